@@ -1,0 +1,33 @@
+# Each target sets up what it needs: a virtual environment in .venv with the package installed from this tree.
+PYTHON ?= python3
+VENV ?= .venv
+RUN := $(VENV)/bin/python
+WORKERS ?= 2
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test lint install clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: install  ## train on the toy data, print the table, draw the decision boundaries
+	$(RUN) -m codid_lightning demo
+
+test: install  ## style, types and the whole test suite
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(RUN) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+install: $(VENV)/.installed  ## the virtual environment alone
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "codid-lightning needs Python 3.11 or newer: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --upgrade pip
+	$(RUN) -m pip install --quiet --editable ".[dev]"
+	touch $@
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

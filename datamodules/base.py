@@ -1,0 +1,292 @@
+"""The data contract: what a batch holds, and loaders that are fast, sharded and exactly resumable."""
+
+from __future__ import annotations
+
+import itertools
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Literal, TypedDict
+
+import torch
+from lightning import LightningDataModule
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+
+class DataError(ValueError):
+    """The data cannot be used as it is; the message names the file or config key and the remedy."""
+
+
+class Batch(TypedDict):
+    """What every loader yields and every method reads."""
+
+    x: Tensor  # (B, *input_shape)
+    a: Tensor  # (B, Q) attribute labels; column 0 is the attribute to disentangle
+    mode: Tensor  # (B, Q) true mode of each attribute, counted over all its values; -1 where unknown
+    index: Tensor  # (B,) position in the split
+
+
+class AttributeDataset(Dataset[Batch]):
+    """Tensors with their attributes, indexed by whole batches.
+
+    Args:
+        x: Inputs, (N, *input_shape); any dtype if `transform` makes floats of it.
+        a: Attribute labels, (N, Q).
+        mode: True modes, (N, Q); None where nothing is known.
+        transform: Turns an indexed batch of `x` into model inputs, so that large sets may rest as bytes.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        a: Tensor,
+        mode: Tensor | None = None,
+        transform: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.x = x
+        self.a = a.long()
+        self.mode = torch.full_like(self.a, -1) if mode is None else mode.long()
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.a)
+
+    def __getitem__(self, indices: Any) -> Batch:
+        index = torch.as_tensor(indices)
+        x = self.inputs(index)
+        return Batch(x=x, a=self.a[index], mode=self.mode[index], index=index)
+
+    def inputs(self, index: Tensor) -> Tensor:
+        """Model inputs of the samples `index`; override to compose inputs on the fly."""
+        x = self.x[index]
+        return x if self.transform is None else self.transform(x)
+
+    def subset(self, keep: Tensor) -> AttributeDataset:
+        """The samples selected by `keep`, indices or a mask."""
+        return AttributeDataset(self.x[keep], self.a[keep], self.mode[keep], self.transform)
+
+
+class EpochBatches(DistributedSampler[Any]):
+    """Index batches whose order is a pure function of (seed, epoch), split over ranks without padding.
+
+    A rank takes every `world`-th sample of a global batch of `batch_size * world`, so no sample is lost or
+    doubled. A remainder too small for BatchNorm on every rank joins the batch before it. It derives from
+    `DistributedSampler` so that Lightning neither replaces nor wraps it.
+    """
+
+    def __init__(
+        self, size: int, batch_size: int, *, shuffle: bool, seed: int = 0, rank: int = 0, world: int = 1
+    ) -> None:
+        self.size, self.batch_size, self.shuffle, self.seed = size, batch_size, shuffle, seed
+        self.rank, self.world = rank, world
+        self.epoch = 0
+        self.start = 0  # first batch of the next pass only: where an interrupted epoch goes on
+
+    def __len__(self) -> int:
+        return len(self.bounds())
+
+    def __iter__(self) -> Iterator[Tensor]:
+        start, self.start = self.start, 0
+        order = torch.arange(self.size)
+        if self.shuffle:
+            order = torch.randperm(self.size, generator=seeded_generator(self.seed, self.epoch))
+        for low, high in self.bounds()[start:]:
+            yield order[low : high : self.world] if self.shuffle else order[low:high]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of the next pass."""
+        self.epoch = epoch
+
+    def bounds(self) -> list[tuple[int, int]]:
+        """Where each of this rank's batches begins and ends in the epoch's order."""
+        if not self.shuffle:  # evaluation: contiguous shares, all samples, any batch size
+            low, high = (self.size * r // self.world for r in (self.rank, self.rank + 1))
+            return [(i, min(i + self.batch_size, high)) for i in range(low, high, self.batch_size)]
+        step = self.batch_size * self.world
+        edges = [*list(range(0, self.size, step)), self.size]
+        if len(edges) > 2 and edges[-1] - edges[-2] < 2 * self.world:
+            del edges[-2]
+        return [(low + self.rank, high) for low, high in itertools.pairwise(edges)]
+
+
+def seeded_generator(*keys: int) -> torch.Generator:
+    """A generator seeded by several integers; any change of any of them gives an unrelated stream."""
+    state = 0x9E3779B97F4A7C15
+    for key in keys:
+        state = ((state ^ (key & 0xFFFFFFFF)) * 0xD1342543DE82EF95 + 0x2545F4914F6CDD1D) % 2**63
+    return torch.Generator().manual_seed(state)
+
+
+class AttributeDataModule(LightningDataModule):
+    """Loaders over `AttributeDataset`s. A data set states its facts and writes `build`.
+
+    Args:
+        root: Folder that holds (or receives) the data.
+        batch_size: Samples per device and step.
+        num_workers: Loader processes; in-memory sets are fastest with 0.
+        seed: Of everything drawn here: splits, correlations, noise, order. Independent of the global seed, so
+            that all methods and ranks see the same data.
+        on_bad_values: What to do with samples holding NaN or infinity: stop with an error, drop them, or
+            replace the values by 0.
+    """
+
+    input_shape: tuple[int, ...]
+    attribute_names: tuple[str, ...]
+    value_names: tuple[tuple[str, ...], ...]  # names of the values of each attribute
+    mode_sizes: tuple[tuple[int, ...] | None, ...]  # modes under each value of each attribute, None if unknown
+    test_names: tuple[str, ...] = ("test1", "test2", "test3")
+    test_attributes: tuple[int, ...]  # attributes whose test values also occur in training
+    groups: ClassVar[int] = 0  # leave-one-group-out folds; 0 where the protocol has none
+
+    def __init__(
+        self,
+        root: str = "data",
+        batch_size: int = 128,
+        num_workers: int = 0,
+        seed: int = 0,
+        on_bad_values: Literal["error", "drop", "impute"] = "error",
+    ) -> None:
+        super().__init__()
+        if batch_size < 2:
+            raise DataError(f"data.batch_size is {batch_size}; BatchNorm needs at least 2 samples per step")
+        self.root, self.batch_size, self.num_workers, self.seed = root, batch_size, num_workers, seed
+        self.on_bad_values = on_bad_values
+        self.datasets: dict[str, AttributeDataset] = {}
+
+    @property
+    def attribute_sizes(self) -> tuple[int, ...]:
+        """Number of values of each attribute."""
+        return tuple(len(names) for names in self.value_names)
+
+    @abstractmethod
+    def build(self) -> dict[str, AttributeDataset]:
+        """The splits `train`, `val` and one per test name."""
+
+    def setup(self, stage: str | None = None) -> None:
+        """Build and check all splits once; later stages reuse them."""
+        if not self.datasets:
+            self.datasets = {name: self._checked(name, data) for name, data in self.build().items()}
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """Shuffled training batches, continuing where an interrupted epoch stopped."""
+        sampler = self._sampler("train", shuffle=True)
+        if self.trainer is not None:
+            _continue_epoch(sampler, self.trainer)
+        return self._loader("train", sampler)
+
+    def encode_dataloader(self) -> DataLoader[Batch]:
+        """The training set in index order, each rank its share: what mode discovery encodes."""
+        return self._loader("train", self._sampler("train", shuffle=False))
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        """Validation batches; they carry the training correlations."""
+        return self._loader("val", self._sampler("val", shuffle=False))
+
+    def test_dataloader(self) -> list[DataLoader[Batch]]:
+        """One loader per test name."""
+        return [self._loader(name, self._sampler(name, shuffle=False)) for name in self.test_names]
+
+    def predict_dataloader(self) -> list[DataLoader[Batch]]:
+        """The test sets."""
+        return self.test_dataloader()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Names of attributes and values, so that a checkpoint knows what its outputs mean."""
+        return {
+            "attribute_names": list(self.attribute_names),
+            "value_names": [list(v) for v in self.value_names],
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Refuse data whose labels mean something else than the checkpoint's."""
+        own = self.state_dict()
+        if state_dict != own:
+            raise DataError(
+                f"The checkpoint was trained on attributes {state_dict}, the data has {own}: "
+                "point `data` at the data set of the checkpoint."
+            )
+
+    def _loader(self, split: str, sampler: EpochBatches) -> DataLoader[Batch]:
+        return DataLoader(
+            dataset=self.datasets[split],
+            sampler=sampler,
+            batch_size=None,  # the sampler yields whole batches: one tensor index instead of B and a collate
+            num_workers=self.num_workers,
+            persistent_workers=False,
+        )
+
+    def _sampler(self, split: str, shuffle: bool) -> EpochBatches:
+        rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+        size = len(self.datasets[split])
+        return EpochBatches(size, self.batch_size, shuffle=shuffle, seed=self.seed, rank=rank, world=world)
+
+    def _checked(self, split: str, data: AttributeDataset) -> AttributeDataset:
+        name = type(self).__name__
+        if not len(data):
+            raise DataError(f"{name}: the split `{split}` is empty; check data.root and the split arguments.")
+        shape = tuple(data[[0]]["x"].shape[1:])
+        if shape != tuple(self.input_shape):
+            raise DataError(f"{name}: `{split}` has samples of shape {shape}, expected {self.input_shape}.")
+        for q, size in enumerate(self.attribute_sizes):
+            low, high = int(data.a[:, q].min()), int(data.a[:, q].max())
+            if low < 0 or high >= size:
+                raise DataError(
+                    f"{name}: `{split}` has {self.attribute_names[q]} labels {low}..{high}, expected 0..{size - 1}."
+                )
+        if split == "train":
+            self._check_values(data)
+        return self._finite(split, data) if data.x.is_floating_point() else data
+
+    def _check_values(self, data: AttributeDataset) -> None:
+        counts = data.a[:, 0].bincount(minlength=self.attribute_sizes[0])
+        missing = [name for name, n in zip(self.value_names[0], counts.tolist(), strict=True) if n == 0]
+        if missing:
+            raise DataError(
+                f"{type(self).__name__}: no training sample has {self.attribute_names[0]} = {', '.join(missing)}; "
+                "every value of the first attribute must occur in training."
+            )
+
+    def _finite(self, split: str, data: AttributeDataset) -> AttributeDataset:
+        if torch.isfinite(data.x.sum()):  # one pass in the usual case; a sum that overflows is looked at below
+            return data
+        bad = ~torch.isfinite(data.x).flatten(1).all(1)
+        if not bad.any():
+            return data
+        if self.on_bad_values == "drop":
+            return data.subset(~bad)
+        if self.on_bad_values == "impute":
+            data.x = data.x.nan_to_num(0.0, 0.0, 0.0)
+            return data
+        raise DataError(
+            f"{type(self).__name__}: {int(bad.sum())} of {len(data)} samples of `{split}` hold NaN or infinity "
+            f"(first indices {bad.nonzero().flatten()[:5].tolist()}); clean the files below data.root, or set "
+            "data.on_bad_values to `drop` or `impute`."
+        )
+
+
+def _continue_epoch(sampler: EpochBatches, trainer: Any) -> None:
+    """Point the sampler at the epoch and batch a restored fit loop is about to run.
+
+    Lightning builds this loader (and, with workers, its iterator) before it tells the sampler the epoch of a
+    restored run, so the epoch has to be read from the loop's own progress.
+    """
+    loop = trainer.fit_loop
+    epoch, batches = loop.epoch_progress.current.processed, loop.epoch_loop.batch_progress
+    if loop.restarting:
+        if batches.is_last_batch:
+            epoch += 1
+        else:
+            sampler.start = batches.current.ready
+    sampler.set_epoch(epoch)
+
+
+def split_indices(size: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+    """A random partition of `range(size)` into a rest and a share of `fraction`, each in increasing order."""
+    order = torch.randperm(size, generator=seeded_generator(seed))
+    share = round(size * fraction)
+    return order[share:].sort().values, order[:share].sort().values
+
+
+def stack_columns(columns: Sequence[Tensor]) -> Tensor:
+    """Label columns side by side, (N, Q)."""
+    return torch.stack([c.long() for c in columns], dim=1)
