@@ -1,0 +1,260 @@
+"""The parent of all methods: networks, attribute losses, metrics, optimizer steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from lightning import LightningModule
+from torch import Tensor, nn
+from torch.optim import Adam, Optimizer
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
+
+from codid_lightning import distributed
+from codid_lightning.losses import reconstruction_loss
+from codid_lightning.networks.backbones import Backbone, Decoder, Encoder
+from datamodules.base import Batch, seeded_generator
+
+
+class DivergenceError(RuntimeError):
+    """A training loss is no longer finite."""
+
+
+class DisentanglementModule(LightningModule):
+    """Encoder, predictors, optional decoder, their losses and metrics. A method adds `penalty`.
+
+    Randomness inside a step is a function of (seed, epoch, batch, rank), so a resumed run repeats an
+    uninterrupted one exactly.
+
+    Args:
+        input_shape: Shape of one sample; linked from the data.
+        attribute_sizes: Number of values of each attribute; linked from the data.
+        test_names: Names of the test sets; linked from the data.
+        test_attributes: Attributes whose test values occur in training; the others have no test metrics.
+        backbone: Encoder and decoder of the paper's architecture table.
+        latent_dim: Dimensions d of each representation.
+        lr: Learning rate of encoder, predictors and decoder.
+        reconstruction: Weight of the reconstruction loss (lambda_re); 0 builds no decoder.
+        strength: Weight of the method's penalty.
+    """
+
+    variational: ClassVar[bool] = False
+    needs_decoder: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        attribute_sizes: tuple[int, ...],
+        test_names: tuple[str, ...] = ("test",),
+        test_attributes: tuple[int, ...] = (0,),
+        backbone: Backbone = "mlp",
+        latent_dim: int = 128,
+        lr: float = 1e-3,
+        reconstruction: float = 0.0,
+        strength: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters(ignore=["clusterer"])
+        self.attribute_sizes, self.test_names = tuple(attribute_sizes), tuple(test_names)
+        self.latent_dim, self.lr, self.reconstruction, self.strength = latent_dim, lr, reconstruction, strength
+        shape, attributes = tuple(input_shape), len(self.attribute_sizes)
+        self.encoder = Encoder(backbone, shape, attributes, latent_dim, self.variational)
+        self.predictors = nn.ModuleList(nn.Linear(latent_dim, size) for size in self.attribute_sizes)
+        build_decoder = reconstruction > 0 or self.needs_decoder
+        self.decoder = Decoder(backbone, shape, attributes, latent_dim) if build_decoder else None
+        self.metrics = nn.ModuleDict({"val": self._metrics("val", range(attributes))})
+        for name in self.test_names:
+            self.metrics[name] = self._metrics(name, test_attributes)
+        self.losses = LossMeter()
+        self._seed = 0
+
+    # ------------------------------------------------------------------------------------------- forward and losses
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Representations z (B, Q, d); a variational encoder's mean."""
+        z: Tensor = self.encoder(x)
+        return z[..., : self.latent_dim] if self.variational else z
+
+    def attribute_losses(self, z: Tensor, a: Tensor) -> Tensor:
+        """Cross-entropy of each attribute from its own representation, (B, Q); summed over Q it is Eq. 1."""
+        losses = [
+            F.cross_entropy(predictor(z[:, q]), a[:, q], reduction="none")
+            for q, predictor in enumerate(self.predictors)
+        ]
+        return torch.stack(losses, dim=1)
+
+    def informative_loss(self, z: Tensor, batch: Batch) -> Tensor:
+        """Attribute prediction and, where asked for, reconstruction (Eq. 4 without modes)."""
+        attribute_loss = self.attribute_losses(z, batch["a"]).sum(1).mean()
+        self.losses.add("attribute", attribute_loss)
+        if self.reconstruction <= 0 or self.decoder is None:
+            return attribute_loss
+        reconstruction = reconstruction_loss(self.decoder(z), batch["x"])
+        self.losses.add("reconstruction", reconstruction)
+        return attribute_loss + self.reconstruction * reconstruction
+
+    def penalty(self, z: Tensor, batch: Batch) -> Tensor:
+        """What a method adds to the informative loss, times `strength`; the one method most baselines write."""
+        raise NotImplementedError
+
+    # --------------------------------------------------------------------------------------------------------- steps
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor | None:
+        """Attribute, reconstruction and penalty in one automatic step; adversarial methods override it."""
+        z = self(batch["x"])
+        penalty = self.penalty(z, batch)
+        self.losses.add("penalty", penalty)
+        return self.informative_loss(z, batch) + self.strength * penalty
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Metrics on validation data, which carry the training correlations."""
+        self._evaluate("val", batch)
+
+    def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Metrics per test set and attribute."""
+        self._evaluate(self.test_names[dataloader_idx], batch)
+
+    def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
+        """Probabilities of every attribute and the representations."""
+        z = self(batch["x"])
+        probabilities = [predictor(z[:, q]).softmax(1) for q, predictor in enumerate(self.predictors)]
+        return {"index": batch["index"], "a": batch["a"], "probabilities": probabilities, "z": z}
+
+    def configure_optimizers(self) -> Any:
+        """Adam on everything."""
+        return self.adam(self.parameters(), self.lr)
+
+    @staticmethod
+    def adam(parameters: Any, lr: float) -> Optimizer:
+        """Adam, in its fused form: one kernel for all parameters."""
+        return Adam(parameters, lr=lr, fused=True)
+
+    # ------------------------------------------------------------------------------- manual steps, for several losses
+
+    def minimise(self, optimizer: Optimizer, loss: Tensor) -> None:
+        """One step of `optimizer` down `loss`; nothing but its parameters moves or receives a gradient."""
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.step(optimizer, torch.autograd.grad(loss, parameters, allow_unused=True))
+
+    def step(self, optimizer: Optimizer, gradients: Sequence[Tensor | None], reduce: bool = True) -> None:
+        """Apply gradients, averaged over ranks unless they are already the same on all of them.
+
+        Gradients are computed with `autograd.grad` rather than `manual_backward`: a step sees its own parameters
+        only, and DDP's reducer, which expects every parameter in every backward, stays out of the way.
+        """
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        filled = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients, strict=True)]
+        if reduce:
+            filled = distributed.average(filled)
+        for parameter, gradient in zip(parameters, filled, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+        optimizer.zero_grad()
+
+    # --------------------------------------------------------------------------------------------------------- hooks
+
+    def on_fit_start(self) -> None:
+        """Take the run's seed; `seed_everything` has set it, also in a resumed process."""
+        self._seed = torch.initial_seed()
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Make the step's randomness independent of everything that ran before it."""
+        keys = (self._seed, self.current_epoch, batch_idx, self.global_rank)
+        torch.manual_seed(seeded_generator(*keys).initial_seed())
+
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        """Keep BatchNorm's running statistics equal on all ranks and stop at the first loss that is not finite."""
+        if self.trainer.world_size > 1:
+            statistics = [*self.encoder.buffers(), *(self.decoder.buffers() if self.decoder is not None else ())]
+            distributed.average_in_place([b for b in statistics if b.is_floating_point()])
+        if self.device.type == "cpu" or batch_idx % 50 == 0 or self.trainer.is_last_batch:
+            self._check_finite(batch_idx)
+
+    def on_train_epoch_end(self) -> None:
+        """Log the epoch's mean losses."""
+        self.log_dict({f"train/{k}": v for k, v in self.losses.means().items()}, sync_dist=self.trainer.world_size > 1)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log validation metrics."""
+        self._log_metrics("val")
+
+    def on_test_epoch_end(self) -> None:
+        """Log the metrics of all test sets."""
+        for name in self.test_names:
+            self._log_metrics(name)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the seed and the running losses of an epoch that is not over."""
+        checkpoint["codid"] = {"seed": self._seed, "losses": self.losses.state()}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore the running losses."""
+        self.losses.load(checkpoint.get("codid", {}).get("losses", {}))
+
+    # ------------------------------------------------------------------------------------------------------- helpers
+
+    def _metrics(self, split: str, attributes: Sequence[int]) -> nn.ModuleDict:
+        collections = {}
+        for q in attributes:
+            size, prefix = self.attribute_sizes[q], f"{split}/" if q == 0 else f"{split}/a{q + 1}/"
+            metrics: dict[str, Metric | MetricCollection] = {
+                "acc": MulticlassAccuracy(size, average="micro"),
+                "f1": MulticlassF1Score(size, average="macro"),
+            }
+            collections[str(q)] = MetricCollection(metrics, prefix=prefix)
+        return nn.ModuleDict(collections)
+
+    def _evaluate(self, split: str, batch: Batch) -> None:
+        z = self(batch["x"])
+        for q, metrics in self.metrics[split].items():  # type: ignore[operator]
+            metrics.update(self.predictors[int(q)](z[:, int(q)]), batch["a"][:, int(q)])
+
+    def _log_metrics(self, split: str) -> None:
+        for metrics in self.metrics[split].values():  # type: ignore[operator]
+            self.log_dict(metrics.compute())
+            metrics.reset()
+
+    def _check_finite(self, batch_idx: int) -> None:
+        bad = self.losses.not_finite()
+        if bad:
+            checkpoint = getattr(self.trainer.checkpoint_callback, "last_model_path", "") or "none"
+            raise DivergenceError(
+                f"The {bad} loss is not finite at epoch {self.current_epoch}, batch {batch_idx}. "
+                f"Last good checkpoint: {checkpoint}. Lower model.lr or the weight of that loss."
+            )
+
+
+class LossMeter:
+    """Running means of named losses, kept on their device until the epoch ends."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = {}
+
+    def add(self, name: str, value: Tensor) -> None:
+        """Count one more value of the loss `name`."""
+        value = value.detach().float()
+        self.sums[name] = self.sums[name] + value if name in self.sums else value
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+    def not_finite(self) -> str:
+        """Name of the first loss that went to NaN or infinity, or the empty string."""
+        return next((name for name, total in self.sums.items() if not torch.isfinite(total)), "")
+
+    def means(self) -> dict[str, Tensor]:
+        """Mean of each loss since the last call."""
+        means = {name: total / self.counts[name] for name, total in self.sums.items()}
+        self.sums, self.counts = {}, {}
+        return means
+
+    def state(self) -> dict[str, tuple[Tensor, int]]:
+        """Sums and counts so far."""
+        return {name: (total, self.counts[name]) for name, total in self.sums.items()}
+
+    def load(self, state: dict[str, tuple[Tensor, int]]) -> None:
+        """Go on from `state`."""
+        self.sums = {name: total for name, (total, _) in state.items()}
+        self.counts = {name: count for name, (_, count) in state.items()}
