@@ -1,0 +1,93 @@
+"""Metrics: each a pure function of samples and a thin torchmetrics class around it.
+
+Accuracy and macro F1 are torchmetrics' own; here is what it lacks. Information is in bits.
+"""
+
+from codid_lightning.metrics.base import SampleMetric
+from codid_lightning.metrics.clustering import (
+    ClusterAccuracy,
+    ModeScores,
+    Silhouette,
+    SubclusterAccuracy,
+    adjusted_rand_index,
+    cluster_accuracy,
+    mode_scores,
+    normalized_mutual_information,
+    silhouette,
+    subcluster_accuracy,
+)
+from codid_lightning.metrics.disentanglement import (
+    InformativenessError,
+    NeighbourInformation,
+    informativeness_error,
+    neighbour_information,
+)
+from codid_lightning.metrics.groups import WorstGroupAccuracy, group_accuracies, worst_group_accuracy
+from codid_lightning.metrics.information import (
+    ConditionalEntropy,
+    ConditionalInformation,
+    DependentShare,
+    MutualInformation,
+    VariationOfInformation,
+    chi_squared_tests,
+    conditional_entropy,
+    conditional_information,
+    dependent_share,
+    entropy,
+    holm,
+    information_null,
+    mutual_information,
+    normalized_information,
+    variation_of_information,
+)
+from codid_lightning.metrics.probes import (
+    ProbeAccuracy,
+    ProbeInformation,
+    held_out_log_probs,
+    probe_accuracy,
+    probe_information,
+)
+from codid_lightning.metrics.shift import ADistance, a_distance
+
+__all__ = [
+    "ADistance",
+    "ClusterAccuracy",
+    "ConditionalEntropy",
+    "ConditionalInformation",
+    "DependentShare",
+    "InformativenessError",
+    "ModeScores",
+    "MutualInformation",
+    "NeighbourInformation",
+    "ProbeAccuracy",
+    "ProbeInformation",
+    "SampleMetric",
+    "Silhouette",
+    "SubclusterAccuracy",
+    "VariationOfInformation",
+    "WorstGroupAccuracy",
+    "a_distance",
+    "adjusted_rand_index",
+    "chi_squared_tests",
+    "cluster_accuracy",
+    "conditional_entropy",
+    "conditional_information",
+    "dependent_share",
+    "entropy",
+    "group_accuracies",
+    "held_out_log_probs",
+    "holm",
+    "information_null",
+    "informativeness_error",
+    "mode_scores",
+    "mutual_information",
+    "neighbour_information",
+    "normalized_information",
+    "normalized_mutual_information",
+    "probe_accuracy",
+    "probe_information",
+    "silhouette",
+    "subcluster_accuracy",
+    "variation_of_information",
+    "worst_group_accuracy",
+]

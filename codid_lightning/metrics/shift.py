@@ -1,0 +1,33 @@
+"""How far two sets of representations lie apart."""
+
+import torch
+from torch import Tensor
+
+from codid_lightning.metrics.base import SampleMetric, subsample
+from codid_lightning.metrics.probes import held_out_log_probs
+
+
+def a_distance(z: Tensor, is_test: Tensor, *, max_samples: int = 2500, seed: int = 0) -> float:
+    """Proxy A-distance `2 (1 - 2 err)` between training and test representations (Ben-David et al. 2007).
+
+    `err` is the held-out error of a linear probe that tells the two sets apart, both drawn to equal size, so that
+    the distance runs from 0 (alike) to 2 (separable).
+
+    Args:
+        z: `(N, d)` representations of both sets.
+        is_test: `(N,)` true for the second set.
+        max_samples: Samples of each set at most.
+        seed: Decides the samples and the probe.
+    """
+    first, second = z[~is_test.bool()], z[is_test.bool()]
+    size = min(max_samples, len(first), len(second))
+    both = torch.cat([*subsample(size, seed, first), *subsample(size, seed, second)])
+    domain = torch.arange(2).repeat_interleave(size)
+    wrong = held_out_log_probs(both, domain, hidden=0, seed=seed).argmax(1) != domain
+    return max(0.0, 2 * (1 - 2 * float(wrong.double().mean())))
+
+
+class ADistance(SampleMetric):
+    """`a_distance` over batches and ranks."""
+
+    function = staticmethod(a_distance)
