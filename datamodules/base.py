@@ -134,6 +134,7 @@ class AttributeDataModule(LightningDataModule):
     attribute_names: tuple[str, ...]
     value_names: tuple[tuple[str, ...], ...]  # names of the values of each attribute
     mode_sizes: tuple[tuple[int, ...] | None, ...]  # modes under each value of each attribute, None if unknown
+    mode_names: tuple[str, ...] = ()  # of the first attribute's modes, where they have names
     test_names: tuple[str, ...] = ("test1", "test2", "test3")
     test_attributes: tuple[int, ...]  # attributes whose test values also occur in training
     groups: ClassVar[int] = 0  # leave-one-group-out folds; 0 where the protocol has none

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -57,6 +57,7 @@ class CorrelatedDataModule(AttributeDataModule):
 
     modes_per_value: ClassVar[tuple[int, ...]]
     p_a2_given_mode: ClassVar[Matrix]
+    transform: Callable[[Tensor], Tensor] | None = None  # turns a batch of what `render` gives into inputs
 
     def __init__(
         self,
@@ -86,37 +87,42 @@ class CorrelatedDataModule(AttributeDataModule):
 
     @abstractmethod
     def render(self, raw: Tensor, a2: Tensor, generator: torch.Generator) -> Tensor:
-        """Inputs showing `raw` under the second attribute's values, with this data set's noise."""
+        """Samples showing `raw` under the second attribute's values, with this data set's noise."""
 
     def build(self) -> dict[str, AttributeDataset]:
         """Train and validation under P; the same held-out samples under P, uniform and 1 - P."""
-        raw, modes = self._equal_modes(*self.load(train=True))
-        cut = int(len(modes) * (1 - self.val_fraction))
+        raw, modes, rank = self._shuffled(train=True)
+        available = self._rarest(modes)
+        count = self.samples_per_mode or available
+        if not 2 <= count <= available:
+            raise DataError(
+                f"data.samples_per_mode is {count}; {type(self).__name__} has 2 to {available} samples of every mode."
+            )
+        cut = count - round(count * self.val_fraction)
+        train, val = rank < cut, (cut <= rank) & (rank < count)
         splits = {
-            "train": self._split(raw[:cut], modes[:cut], self.p, 1),
-            "val": self._split(raw[cut:], modes[cut:], self.p, 2),
+            "train": self._split(raw[train], modes[train], self.p, 1),
+            "val": self._split(raw[val], modes[val], self.p, 2),
         }
-        raw, modes = self.load(train=False)
+        raw, modes, rank = self._shuffled(train=False)
+        held_out = rank < self._rarest(modes)
         uniform = torch.full_like(self.p, 1 / len(self.p))
         for name, p in zip(self.test_names, (self.p, uniform, anticorrelated(self.p)), strict=True):
-            splits[name] = self._split(raw, modes, p, 3)
+            splits[name] = self._split(raw[held_out], modes[held_out], p, 3)
         return splits
 
-    def _equal_modes(self, raw: Tensor, modes: Tensor) -> tuple[Tensor, Tensor]:
-        """Equally many samples of every mode, shuffled."""
-        available = int(modes.bincount().min())
-        count = self.samples_per_mode or available
-        if count > available:
-            raise DataError(
-                f"data.samples_per_mode is {count}, but the rarest mode of {type(self).__name__} has {available}."
-            )
-        order = torch.randperm(len(modes), generator=seeded_generator(self.seed, 0))
-        rank_in_mode = torch.empty_like(modes)
+    def _shuffled(self, train: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Samples in random order, their modes, and each one's place among those of its mode."""
+        raw, modes = self.load(train)
+        order = torch.randperm(len(modes), generator=seeded_generator(self.seed, 0 if train else 4))
+        raw, modes = raw[order], modes[order]
+        rank = torch.empty_like(modes)
         for m in modes.unique():
-            of_mode = order[modes[order] == m]
-            rank_in_mode[of_mode] = torch.arange(len(of_mode))
-        order = order[rank_in_mode[order] < count]
-        return raw[order], modes[order]
+            rank[modes == m] = torch.arange(int((modes == m).sum()))
+        return raw, modes, rank
+
+    def _rarest(self, modes: Tensor) -> int:
+        return int(modes.bincount(minlength=sum(self.modes_per_value)).min())
 
     def _split(self, raw: Tensor, modes: Tensor, p: Tensor, stream: int) -> AttributeDataset:
         a1 = torch.repeat_interleave(torch.tensor(self.modes_per_value))[modes]
@@ -126,4 +132,4 @@ class CorrelatedDataModule(AttributeDataModule):
         a2 = (uniforms[:, None] > p.cumsum(0).T[modes][:, :-1]).sum(1)
         x = self.render(raw, a2, seeded_generator(self.seed, stream, 1))
         unknown = torch.full_like(modes, -1)
-        return AttributeDataset(x, stack_columns([a1, a2]), stack_columns([modes, unknown]))
+        return AttributeDataset(x, stack_columns([a1, a2]), stack_columns([modes, unknown]), self.transform)

@@ -1,0 +1,201 @@
+"""Public archives: fetched whole or not at all, checked, once for all processes, and unpacked safely."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.client
+import os
+import shutil
+import tarfile
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PureWindowsPath
+
+from filelock import FileLock
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+from datamodules.base import DataError
+
+_CHUNK = 1 << 20
+_ATTEMPTS = 3  # per address; a dropped connection goes on where it stopped
+_TIMEOUT = 30.0  # seconds without a byte
+_MAX_EXPANSION = 200  # unpacked bytes per packed byte; text reaches about 20, a bomb 1000
+
+
+class DownloadError(DataError):
+    """A file could not be fetched or unpacked."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A public file.
+
+    Args:
+        name: Name on disk.
+        urls: Addresses, tried in order.
+        md5: Its checksum; null where the publisher states none, then length and format are all that is checked.
+    """
+
+    name: str
+    urls: tuple[str, ...]
+    md5: str | None = None
+
+
+def fetch(remote: RemoteFile, folder: Path) -> Path:
+    """The file in `folder`, downloaded if it is not there; only a checked, complete file ever gets that name."""
+    path = folder / remote.name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_name(path.name + ".lock")):
+            if not _is_whole(path, remote.md5):
+                _download(remote, path)
+    except PermissionError as error:
+        raise DownloadError(f"Cannot write to {folder}: {error}. Set data.root to a folder you may write.") from error
+    return path
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a zip, tar or gz file; entries appear in `folder` only once everything is out.
+
+    Archives that would write outside of `folder`, hold links or expand absurdly are refused as a whole.
+    """
+    staging = folder / f".unpacking-{archive.name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / f".{archive.name}.lock"):
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir()
+        try:
+            _unpack_into(archive, staging)
+            for entry in staging.iterdir():
+                _replace(entry, folder / entry.name)
+        except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, EOFError) as error:
+            raise DownloadError(f"{archive} cannot be unpacked ({error}); delete it and download it again.") from error
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def _is_whole(path: Path, md5: str | None) -> bool:
+    return path.is_file() and (md5 is None or _md5(path) == md5)
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def _download(remote: RemoteFile, path: Path) -> None:
+    part = path.with_name(path.name + ".part")
+    reasons = []
+    for url in remote.urls:
+        for _ in range(_ATTEMPTS):
+            try:
+                _transfer(url, part, remote.name)
+                _verify(part, remote)
+            except urllib.error.HTTPError as error:
+                reasons.append(f"{url}: {error}")
+                break  # the server has answered; asking again will not help
+            except (OSError, http.client.HTTPException, DownloadError) as error:
+                reasons.append(f"{url}: {error}")
+            else:
+                os.replace(part, path)
+                return
+    raise DownloadError(
+        f"Could not download {remote.name}:\n  " + "\n  ".join(dict.fromkeys(reasons)) + f"\nPlace the file at {path} "
+        "yourself, or try again later; a partial download is continued."
+    )
+
+
+def _transfer(url: str, part: Path, label: str) -> None:
+    """Append what is missing to `part`; a server that cannot continue is read from the start."""
+    if not url.startswith(("http://", "https://")):
+        raise DownloadError(f"unsupported address {url}")
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310
+    try:
+        response = urllib.request.urlopen(request, timeout=_TIMEOUT)  # noqa: S310 - the scheme is checked above
+    except urllib.error.HTTPError as error:
+        if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+            raise
+        part.unlink()  # longer than the file, or complete but wrong
+        raise DownloadError("the partial file did not match and was discarded") from error
+    columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with response, Progress(*columns, transient=True) as progress:
+        resumed = response.status == http.client.PARTIAL_CONTENT
+        have = have if resumed else 0
+        length = response.headers.get("Content-Length")
+        total = have + int(length) if length else None
+        task = progress.add_task(label, total=total, completed=have)
+        with part.open("ab" if resumed else "wb") as file:
+            while chunk := response.read(_CHUNK):
+                file.write(chunk)
+                progress.advance(task, len(chunk))
+    if total is not None and part.stat().st_size != total:
+        raise DownloadError(f"the connection ended after {part.stat().st_size} of {total} bytes")
+
+
+def _verify(part: Path, remote: RemoteFile) -> None:
+    if remote.md5 is not None and (found := _md5(part)) != remote.md5:
+        part.unlink()
+        raise DownloadError(f"checksum {found}, expected {remote.md5}; the download was discarded")
+    magic = {".zip": b"PK", ".gz": b"\x1f\x8b"}.get(Path(remote.name).suffix, b"")
+    with part.open("rb") as file:
+        start = file.read(len(magic))
+    if start != magic:  # a login or error page served as a file
+        part.unlink()
+        raise DownloadError(f"not a {Path(remote.name).suffix} file; the download was discarded")
+
+
+def _unpack_into(archive: Path, staging: Path) -> None:
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as file:
+            members = file.infolist()
+            _refuse_unsafe(archive, (m.filename for m in members), any(_is_link(m) for m in members))
+            _refuse_bomb(archive, sum(m.file_size for m in members))
+            file.extractall(staging)  # noqa: S202 - names, links and sizes are checked above
+    elif tarfile.is_tarfile(archive):
+        with tarfile.open(archive) as file:
+            entries = file.getmembers()
+            _refuse_unsafe(archive, (e.name for e in entries), any(not (e.isfile() or e.isdir()) for e in entries))
+            _refuse_bomb(archive, sum(e.size for e in entries))
+            file.extractall(staging, filter="data")
+    elif archive.suffix == ".gz":
+        _gunzip(archive, staging / archive.stem)
+    else:
+        raise DownloadError(f"{archive} is neither a zip, a tar nor a gz file; delete it and download it again.")
+
+
+def _gunzip(archive: Path, target: Path) -> None:
+    limit = archive.stat().st_size * _MAX_EXPANSION
+    with gzip.open(archive) as source, target.open("wb") as file:
+        while chunk := source.read(_CHUNK):
+            file.write(chunk)
+            if file.tell() > limit:
+                _refuse_bomb(archive, file.tell())
+
+
+def _is_link(member: zipfile.ZipInfo) -> bool:
+    return (member.external_attr >> 16) & 0o170000 == 0o120000
+
+
+def _refuse_unsafe(archive: Path, names: Iterable[str], has_links: bool) -> None:
+    for name in names:
+        path = PureWindowsPath(name)  # understands both separators and drive letters
+        if path.drive or path.root or ".." in path.parts:
+            raise DownloadError(f"{archive} would write outside of its folder ({name!r}); it was not unpacked.")
+    if has_links:
+        raise DownloadError(f"{archive} holds links or devices; it was not unpacked.")
+
+
+def _refuse_bomb(archive: Path, size: int) -> None:
+    if size > _MAX_EXPANSION * archive.stat().st_size:
+        raise DownloadError(f"{archive} expands to more than {_MAX_EXPANSION} times its size; it was not unpacked.")
+
+
+def _replace(source: Path, target: Path) -> None:
+    if target.is_dir():
+        shutil.rmtree(target)
+    os.replace(source, target)
