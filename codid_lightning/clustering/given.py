@@ -1,0 +1,90 @@
+"""Clusterers whose number of clusters is given: k-means and the true modes, behind the interface of ``DPGMM``."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+import torch
+from sklearn import cluster
+from torch import Tensor
+
+from codid_lightning.clustering.base import Array, Clusterer, cluster_means, half_means, principal_halves
+from codid_lightning.clustering.moves import MoveKind
+
+
+class _GivenNumber(Clusterer):
+    """Hard clusters: one-hot probabilities, halves along each cluster's principal axis, no moves."""
+
+    def _adopt(self, X: Array, x: Tensor, labels: Tensor, k: int) -> Self:
+        halves = principal_halves(x, labels, k)
+        probs = torch.nn.functional.one_hot(labels, k).to(x.dtype)
+        self.n_clusters_ = k
+        self.moves_ = ()
+        return self._publish(
+            X,
+            labels_=labels,
+            probs_=probs,
+            sub_probs_=halves,
+            means_=cluster_means(x, probs),
+            sub_means_=half_means(x, labels, halves, k),
+            parents_=torch.eye(k, dtype=torch.float64, device=x.device),
+        )
+
+    def predict_proba(self, X: Array) -> Array:
+        """One-hot vector of the cluster with the nearest mean, ``(N, K)``."""
+        x = self._read(X, reset=False)
+        nearest = torch.cdist(x, torch.as_tensor(self.means_).to(x)).argmin(1)
+        probs = torch.nn.functional.one_hot(nearest, self.n_clusters_).to(x.dtype)
+        return probs if isinstance(X, Tensor) else probs.numpy()
+
+
+class KMeans(_GivenNumber):
+    """scikit-learn's k-means; ``refine`` restarts Lloyd's iterations from the clusters found last.
+
+    Args:
+        n_clusters: Number of clusters, at most the number of distinct samples.
+        n_init: Restarts of the first fit.
+        seed: Seed of the initial centres.
+    """
+
+    def __init__(self, n_clusters: int = 8, n_init: int = 4, seed: int = 0) -> None:
+        self.n_clusters = n_clusters
+        self.n_init = n_init
+        self.seed = seed
+
+    def fit(self, X: Array, y: Array | None = None) -> Self:
+        """Cluster samples ``(N, d)`` from scratch; ``y`` is ignored."""
+        x = self._read(X, reset=True)
+        k = min(self.n_clusters, len(torch.unique(x, dim=0)))
+        return self._lloyd(X, x, k, "k-means++", self.n_init)
+
+    def refine(self, X: Array, move: MoveKind | None = None, subcluster_probs: Array | None = None) -> Self:
+        """Cluster the same samples again, starting from the means of the last clusters."""
+        x = self._read_again(X)
+        start = cluster_means(x, torch.as_tensor(self.probs_)).cpu().numpy()
+        return self._lloyd(X, x, self.n_clusters_, start, n_init=1)
+
+    def _lloyd(self, X: Array, x: Tensor, k: int, init: str | np.ndarray, n_init: int) -> Self:
+        found = cluster.KMeans(k, init=init, n_init=n_init, random_state=self.seed).fit(x.cpu().numpy())
+        return self._adopt(X, x, torch.from_numpy(found.labels_).long().to(x.device), k)
+
+
+class TrueModes(_GivenNumber):
+    """The ground-truth modes as clusters: the upper bound any mode discovery is compared with."""
+
+    def fit(self, X: Array, y: Array | None = None) -> Self:
+        """Take the modes ``y`` ``(N,)`` of samples ``(N, d)`` as their clusters."""
+        if y is None:
+            raise ValueError("TrueModes needs the true mode of every sample.")
+        x = self._read(X, reset=True)
+        modes = torch.as_tensor(y, device=x.device)
+        if (modes < 0).any():
+            raise ValueError("TrueModes needs the true mode of every sample; some are unknown (negative).")
+        values, labels = modes.unique(return_inverse=True)
+        return self._adopt(X, x, labels, len(values))
+
+    def refine(self, X: Array, move: MoveKind | None = None, subcluster_probs: Array | None = None) -> Self:
+        """Follow the samples; the modes stay."""
+        x = self._read_again(X)
+        return self._adopt(X, x, torch.as_tensor(self.labels_), self.n_clusters_)

@@ -1,0 +1,99 @@
+"""Split and merge proposals of a Dirichlet-process mixture and their Hastings ratios, as pure functions of moments."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+
+from codid_lightning.clustering.niw import NIW, Moments
+
+MoveKind = Literal["merge", "split"]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One proposed move: the clusters it would change, the log of its Hastings ratio, and what became of it."""
+
+    kind: MoveKind
+    clusters: tuple[int, ...]
+    log_hastings: float
+    accepted: bool
+    reason: str = ""
+
+
+def log_hastings_split(prior: NIW, concentration: float, first: Moments, second: Moments) -> Tensor:
+    """Log Hastings ratio H_s of splitting clusters into two halves each, ``(K,)``; an empty half gives -inf.
+
+    H_s = alpha Gamma(N_1) f(X_1) Gamma(N_2) f(X_2) / (Gamma(N) f(X)), the paper's appendix "Preliminaries". The ratio
+    of the merge that undoes the split is H_m = 1 / H_s.
+    """
+    whole = first.merged(second)
+    log_ratio = (
+        math.log(concentration)
+        + torch.lgamma(first.n)
+        + torch.lgamma(second.n)
+        - torch.lgamma(whole.n)
+        + prior.log_marginal(first)
+        + prior.log_marginal(second)
+        - prior.log_marginal(whole)
+    )
+    empty = (first.n <= 0) | (second.n <= 0)
+    return torch.where(empty, -torch.inf, log_ratio)
+
+
+def accept(log_hastings: Tensor, generator: Generator | None) -> Tensor:
+    """Which proposals are accepted: with probability min(1, H), or without a generator exactly if H > 1."""
+    if generator is None:
+        return log_hastings > 0
+    chance = torch.rand(log_hastings.shape, generator=generator, dtype=torch.float64)
+    return chance.log().to(log_hastings.device) < log_hastings
+
+
+def propose_splits(
+    prior: NIW, concentration: float, first: Moments, second: Moments, room: int, generator: Generator | None
+) -> list[Proposal]:
+    """Propose to split every cluster into its two sub-clusters; the best ``room`` of the accepted ones happen."""
+    ratios = log_hastings_split(prior, concentration, first, second)
+    accepted = accept(ratios, generator).tolist()
+    proposals = []
+    for k in ratios.argsort(descending=True, stable=True).tolist():
+        happens = accepted[k] and room > 0
+        room -= happens
+        reason = "no free cluster" if accepted[k] and not happens else ""
+        proposals.append(Proposal("split", (k,), float(ratios[k]), happens, reason))
+    return proposals
+
+
+def propose_merges(
+    prior: NIW, concentration: float, clusters: Moments, neighbours: int, generator: Generator | None
+) -> list[Proposal]:
+    """Propose to merge neighbouring clusters, the likeliest pairs first; no cluster merges twice in a round."""
+    left, right = neighbouring_pairs(clusters.mean, neighbours)
+    ratios = -log_hastings_split(prior, concentration, clusters[left], clusters[right])
+    accepted = accept(ratios, generator).tolist()
+    taken: set[int] = set()
+    proposals = []
+    for p in ratios.argsort(descending=True, stable=True).tolist():
+        pair = (int(left[p]), int(right[p]))
+        busy = not taken.isdisjoint(pair)
+        happens = accepted[p] and not busy
+        if happens:
+            taken.update(pair)
+        reason = "one of the clusters already merged" if accepted[p] and busy else ""
+        proposals.append(Proposal("merge", pair, float(ratios[p]), happens, reason))
+    return proposals
+
+
+def neighbouring_pairs(means: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:
+    """Pairs of clusters of which one is among the other's nearest, each pair once and ordered."""
+    k = len(means)
+    distances = torch.cdist(means, means)
+    distances.fill_diagonal_(torch.inf)
+    nearest = distances.topk(min(neighbours, k - 1), largest=False).indices
+    near = torch.zeros(k, k, dtype=torch.bool, device=means.device).scatter_(1, nearest, True)
+    left, right = torch.where((near | near.T).triu(1))
+    return left, right

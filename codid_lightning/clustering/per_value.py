@@ -1,0 +1,163 @@
+"""Modes under each value of an attribute: one clusterer per value, in a slot numbering that never shifts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from sklearn.base import clone
+from torch import Tensor
+
+from codid_lightning.clustering.base import Clusterer
+from codid_lightning.clustering.moves import MoveKind
+
+
+@dataclass(frozen=True)
+class Move:
+    """One proposed move under one attribute value, in slot numbers of that value."""
+
+    value: int
+    kind: str
+    slots: tuple[int, ...]
+    log_hastings: float
+    accepted: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """What crosses from clustering to training, for A attribute values with K slots each."""
+
+    labels: Tensor  # (N,) slot id: value * K + slot
+    probs: Tensor  # (N, K) cluster probabilities over the slots of the sample's own value
+    active: Tensor  # (A, K) slots in use
+    inherit: Tensor  # (A, K, K) weight of former slot j in slot k; rows sum to one where active, else to zero
+    share: Tensor  # (A, K) part of its parent's mass a slot takes: 0.5 for the children of a split, else 1
+    means: Tensor  # (A, K, d)
+    sub_means: Tensor  # (A, K, 2, d)
+    sub_probs: Tensor  # (N, 2) probabilities of the two halves of the sample's own cluster
+    moves: tuple[Move, ...]
+
+
+class ModesPerValue:
+    """One clusterer under each value of an attribute.
+
+    Args:
+        clusterer: Prototype; a copy of its own works under each value.
+        n_clusters: Initial number of clusters under each value.
+        max_clusters: Slots under each value, the truncation level of the Dirichlet process.
+    """
+
+    def __init__(self, clusterer: Clusterer, n_clusters: Sequence[int], max_clusters: int) -> None:
+        if max(n_clusters) > max_clusters:
+            raise ValueError(f"n_clusters {list(n_clusters)} must not exceed max_clusters {max_clusters}.")
+        self.max_clusters = max_clusters
+        self.clusterers = [_under_value(clusterer, v, k, max_clusters) for v, k in enumerate(n_clusters)]
+        self.slots: list[list[int]] = [[] for _ in n_clusters]
+
+    def fit(self, z: Tensor, a: Tensor, modes: Tensor | None = None) -> Clustering:
+        """Cluster representations ``(N, d)`` under each value ``(N,)`` from scratch.
+
+        Args:
+            z: Representations.
+            a: Values of the attribute.
+            modes: True modes ``(N,)``, read by ``TrueModes`` alone.
+        """
+        for value, clusterer in enumerate(self.clusterers):
+            here = self._samples(a, value)
+            clusterer.fit(z[here], None if modes is None else modes[here])
+            if clusterer.n_clusters_ > self.max_clusters:
+                raise ValueError(
+                    f"value {value} has {clusterer.n_clusters_} modes, more than {self.max_clusters} slots."
+                )
+            self.slots[value] = list(range(clusterer.n_clusters_))
+        return self._assemble(z, a, self.slots, moves=())
+
+    def refine(self, z: Tensor, a: Tensor, move: MoveKind, subcluster_probs: Tensor | None = None) -> Clustering:
+        """Cluster the same samples again after training moved them, with one round of merge or split proposals.
+
+        Args:
+            z: Representations ``(N, d)`` of the samples of the last call, in the same order.
+            a: Values of the attribute ``(N,)``.
+            move: Kind of the proposals.
+            subcluster_probs: Halves to propose splits into, ``(N, 2)``; default: the clusterers' own.
+        """
+        former = [list(slots) for slots in self.slots]
+        for value, clusterer in enumerate(self.clusterers):
+            here = self._samples(a, value)
+            halves = None if subcluster_probs is None else subcluster_probs[here]
+            clusterer.refine(z[here], move, halves)
+            self.slots[value] = _carry_slots(clusterer.parents_, former[value], self.max_clusters)
+        moves = [move for value in range(len(former)) for move in self._moves(value, former[value])]
+        return self._assemble(z, a, former, tuple(moves))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue exactly, as tensors and numbers."""
+        return {"slots": [list(s) for s in self.slots], "clusterers": [c.state_dict() for c in self.clusterers]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what ``state_dict`` gave."""
+        self.slots = [list(s) for s in state["slots"]]
+        for clusterer, learned in zip(self.clusterers, state["clusterers"], strict=True):
+            clusterer.load_state_dict(learned)
+
+    def _samples(self, a: Tensor, value: int) -> Tensor:
+        here = torch.where(a == value)[0]
+        if len(here) == 0:
+            raise ValueError(f"No sample has value {value} of the attribute; its modes cannot be found.")
+        return here
+
+    def _assemble(self, z: Tensor, a: Tensor, former: list[list[int]], moves: tuple[Move, ...]) -> Clustering:
+        n, d = z.shape
+        values, slots = len(self.clusterers), self.max_clusters
+        found = Clustering(
+            labels=torch.zeros(n, dtype=torch.long, device=z.device),
+            probs=torch.zeros(n, slots, device=z.device),
+            active=torch.zeros(values, slots, dtype=torch.bool, device=z.device),
+            inherit=torch.zeros(values, slots, slots, device=z.device),
+            share=torch.ones(values, slots, device=z.device),
+            means=torch.zeros(values, slots, d, device=z.device),
+            sub_means=torch.zeros(values, slots, 2, d, device=z.device),
+            sub_probs=torch.zeros(n, 2, device=z.device),
+            moves=moves,
+        )
+        for value, clusterer in enumerate(self.clusterers):
+            here, slot = self._samples(a, value), torch.tensor(self.slots[value], device=z.device)
+            old = torch.tensor(former[value], device=z.device)
+            found.labels[here] = value * slots + slot[clusterer.labels_]
+            found.probs[here[:, None], slot] = clusterer.probs_.float()
+            found.sub_probs[here] = clusterer.sub_probs_.float()
+            found.active[value, slot] = True
+            found.inherit[value, slot[:, None], old] = clusterer.parents_.float()
+            siblings = ((clusterer.parents_ == 1).double().sum(0) > 1).double()
+            found.share[value, slot] = 1 - 0.5 * (clusterer.parents_ @ siblings).float()
+            found.means[value, slot] = clusterer.means_.float()
+            found.sub_means[value, slot] = clusterer.sub_means_.float()
+        return found
+
+    def _moves(self, value: int, former: list[int]) -> list[Move]:
+        return [
+            Move(value, p.kind, tuple(former[c] for c in p.clusters), p.log_hastings, p.accepted, p.reason)
+            for p in self.clusterers[value].moves_
+        ]
+
+
+def _under_value(clusterer: Clusterer, value: int, n_clusters: int, max_clusters: int) -> Clusterer:
+    """A copy of the prototype with the arguments of one value, as far as it has them."""
+    copy: Clusterer = clone(clusterer)
+    mine = copy.get_params()
+    arguments = {"n_clusters": n_clusters, "max_clusters": max_clusters, "seed": mine.get("seed", 0) + value}
+    copy.set_params(**{name: argument for name, argument in arguments.items() if name in mine})
+    return copy
+
+
+def _carry_slots(parents: Tensor, former: list[int], max_clusters: int) -> list[int]:
+    """Slots of the new clusters: the heaviest parent's, and the lowest free one for a second child."""
+    heirs = [former[k] for k in parents.argmax(1).tolist()]
+    slots: list[int] = []
+    for slot in heirs:
+        free = (s for s in range(max_clusters) if s not in heirs and s not in slots)
+        slots.append(next(free) if slot in slots else slot)
+    return slots

@@ -1,0 +1,115 @@
+import io
+
+import pytest
+import torch
+from torch import Tensor
+
+from codid_lightning.clustering import DPGMM, Clustering, KMeans, ModesPerValue, TrueModes
+
+
+def rows(counts: list[int], seed: int = 0, spread: float = 0.1) -> tuple[Tensor, Tensor, Tensor]:
+    """Blobs on a line, ``counts[v]`` of them under value v: representations, values, modes."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    mode = torch.randint(len(values), (200 * len(values),), generator=generator)
+    z = torch.randn(len(mode), 3, generator=generator) * spread
+    z[:, 0] += 4 * mode
+    z[:, 1] += (mode % 2) * 4
+    return z, values[mode], mode
+
+
+def check_consistent(found: Clustering, a: Tensor, max_clusters: int) -> None:
+    assert torch.equal(found.labels // max_clusters, a)
+    assert torch.equal(found.probs.argmax(1), found.labels % max_clusters)
+    torch.testing.assert_close(found.probs.sum(1), torch.ones(len(a)))
+    torch.testing.assert_close(found.sub_probs.sum(1), torch.ones(len(a)))
+    assert not found.probs[~found.active[a]].any()
+    torch.testing.assert_close(found.inherit.sum(2), found.active.float())
+
+
+@pytest.mark.parametrize("clusterer", [DPGMM(), KMeans(), TrueModes()], ids=lambda c: type(c).__name__)
+def test_modes_under_each_value_are_found(clusterer):
+    z, a, mode = rows([2, 3])
+    modes = ModesPerValue(clusterer, n_clusters=[2, 3], max_clusters=5)
+    found = modes.fit(z, a, mode)
+    check_consistent(found, a, 5)
+    assert found.active.sum(1).tolist() == [2, 3]
+    assert len(torch.unique(torch.stack([found.labels, mode]), dim=1).T) == 5
+    assert torch.equal(found.inherit, torch.diag_embed(found.active.float()))
+    assert found.share.eq(1).all()
+    for slot_id in found.labels.unique():
+        value, slot = divmod(int(slot_id), 5)
+        here = found.labels == slot_id
+        torch.testing.assert_close(found.means[value, slot], z[here].mean(0), atol=1e-2, rtol=0)
+        weights = found.sub_probs[here]
+        halves = (weights.T @ z[here]) / weights.sum(0)[:, None]
+        torch.testing.assert_close(found.sub_means[value, slot], halves, atol=1e-2, rtol=1e-3)
+
+
+def test_split_keeps_the_parents_slot_and_opens_the_lowest_free_one():
+    z, a, mode = rows([2, 3])
+    modes = ModesPerValue(DPGMM(max_rounds=0), n_clusters=[1, 1], max_clusters=5)
+    before = modes.fit(z, a)
+    assert before.active.sum(1).tolist() == [1, 1]
+    sides = torch.stack([(mode == 0) | (mode == 2), (mode == 1) | (mode > 2)], 1).float()
+    found = modes.refine(z, a, "split", sides)
+    check_consistent(found, a, 5)
+    assert found.active.tolist() == [[True, True, False, False, False]] * 2
+    assert found.inherit[:, :2, 0].tolist() == [[1, 1], [1, 1]]
+    assert found.share[:, :2].tolist() == [[0.5, 0.5], [0.5, 0.5]]
+    assert torch.equal(found.labels[mode == 0], torch.zeros_like(mode[mode == 0]))
+    assert [(m.value, m.kind, m.slots, m.accepted) for m in found.moves] == [
+        (0, "split", (0,), True),
+        (1, "split", (0,), True),
+    ]
+
+
+def test_merge_keeps_the_larger_slot_and_weighs_by_size():
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(900, 2, generator=generator)
+    far = torch.arange(900) < 300
+    z[far] += 50
+    a = torch.zeros(900, dtype=torch.long)
+    start = torch.where(far, 0, torch.where(z[:, 0] > -0.5, 2, 1))
+    modes = ModesPerValue(DPGMM(max_rounds=0, n_iter=1, deterministic=True), n_clusters=[1], max_clusters=4)
+    modes.fit(z, a)
+    modes.clusterers[0].fit(z, initial_labels=start)
+    modes.slots[0] = [0, 1, 3]
+    found = modes.refine(z, a, "merge")
+    check_consistent(found, a, 4)
+    assert found.active.tolist() == [[True, False, False, True]]
+    assert found.inherit[0, 0].tolist() == [1, 0, 0, 0]
+    assert 0.05 < found.inherit[0, 3, 1] < 0.5 < found.inherit[0, 3, 3]
+    assert found.share[0].tolist() == [1, 1, 1, 1]
+
+
+def test_no_free_slot_refuses_the_split_with_a_reason():
+    z, a, _ = rows([2])
+    modes = ModesPerValue(DPGMM(max_rounds=0), n_clusters=[1], max_clusters=1)
+    modes.fit(z, a)
+    found = modes.refine(z, a, "split")
+    assert found.active.sum() == 1
+    assert [(m.accepted, m.reason) for m in found.moves] == [(False, "no free cluster")]
+    assert found.moves[0].log_hastings > 0
+
+
+def test_resumed_refinements_continue_bit_for_bit():
+    z, a, _ = rows([2, 3], spread=1.5)
+    original = ModesPerValue(DPGMM(seed=3), n_clusters=[4, 4], max_clusters=8)
+    original.fit(z, a)
+    buffer = io.BytesIO()
+    torch.save(original.state_dict(), buffer)
+    buffer.seek(0)
+    resumed = ModesPerValue(DPGMM(seed=3), n_clusters=[4, 4], max_clusters=8)
+    resumed.load_state_dict(torch.load(buffer, weights_only=True))
+    for step, move in enumerate(["merge", "split", "merge", "split"]):
+        moved = z + 0.1 * step
+        one, two = original.refine(moved, a, move), resumed.refine(moved, a, move)
+        for name in ("labels", "probs", "active", "inherit", "share", "means", "sub_means", "sub_probs", "moves"):
+            first, second = getattr(one, name), getattr(two, name)
+            assert torch.equal(first, second) if isinstance(first, Tensor) else first == second
+
+
+def test_a_value_without_samples_is_an_error():
+    with pytest.raises(ValueError, match="value 1"):
+        ModesPerValue(DPGMM(), [1, 1], 4).fit(torch.randn(10, 2), torch.zeros(10, dtype=torch.long))
