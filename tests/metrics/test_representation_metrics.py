@@ -96,8 +96,8 @@ class TestInformativeness:
         z, labels = two_blobs(20.0, n=400)
         held_out = torch.arange(400) >= 300
         flipped = torch.where(held_out, 1 - labels, labels)
-        assert informativeness_error(z, labels, held_out) == 0
-        assert informativeness_error(z, flipped, held_out) == 1
+        assert informativeness_error(z, labels, held_out) < 0.03
+        assert informativeness_error(z, flipped, held_out) > 0.97
 
 
 class TestADistance:
