@@ -7,11 +7,11 @@ import hashlib
 import http.client
 import os
 import shutil
-import tarfile
+import stat
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Iterable
+import zlib
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 
@@ -37,7 +37,8 @@ class RemoteFile:
     Args:
         name: Name on disk.
         urls: Addresses, tried in order.
-        md5: Its checksum; null where the publisher states none, then length and format are all that is checked.
+        md5: Its checksum; null where none could be confirmed, then its length, its format and a zip's own
+            checksums are verified.
     """
 
     name: str
@@ -59,7 +60,7 @@ def fetch(remote: RemoteFile, folder: Path) -> Path:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a zip, tar or gz file; entries appear in `folder` only once everything is out.
+    """Unpack a zip or gz file; entries appear in `folder` only once everything is out.
 
     Archives that would write outside of `folder`, hold links or expand absurdly are refused as a whole.
     """
@@ -72,7 +73,7 @@ def unpack(archive: Path, folder: Path) -> None:
             _unpack_into(archive, staging)
             for entry in staging.iterdir():
                 _replace(entry, folder / entry.name)
-        except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, EOFError) as error:
+        except (zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise DownloadError(f"{archive} cannot be unpacked ({error}); delete it and download it again.") from error
         finally:
             shutil.rmtree(staging, ignore_errors=True)
@@ -141,31 +142,35 @@ def _verify(part: Path, remote: RemoteFile) -> None:
     if remote.md5 is not None and (found := _md5(part)) != remote.md5:
         part.unlink()
         raise DownloadError(f"checksum {found}, expected {remote.md5}; the download was discarded")
-    magic = {".zip": b"PK", ".gz": b"\x1f\x8b"}.get(Path(remote.name).suffix, b"")
-    with part.open("rb") as file:
-        start = file.read(len(magic))
-    if start != magic:  # a login or error page served as a file
+    if remote.md5 is None and not _is_format(part, Path(remote.name).suffix):  # e.g. a login page
         part.unlink()
-        raise DownloadError(f"not a {Path(remote.name).suffix} file; the download was discarded")
+        raise DownloadError(f"not a sound {Path(remote.name).suffix} file; the download was discarded")
+
+
+def _is_format(path: Path, suffix: str) -> bool:
+    if suffix == ".zip":
+        try:
+            with zipfile.ZipFile(path) as file:
+                return file.testzip() is None
+        except (zipfile.BadZipFile, zlib.error):
+            return False
+    magic = {".gz": b"\x1f\x8b", ".mat": b"MATLAB"}.get(suffix, b"")
+    with path.open("rb") as file:
+        return file.read(len(magic)) == magic
 
 
 def _unpack_into(archive: Path, staging: Path) -> None:
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as file:
             members = file.infolist()
-            _refuse_unsafe(archive, (m.filename for m in members), any(_is_link(m) for m in members))
+            for member in members:
+                _refuse_unsafe(archive, member)
             _refuse_bomb(archive, sum(m.file_size for m in members))
-            file.extractall(staging)  # noqa: S202 - names, links and sizes are checked above
-    elif tarfile.is_tarfile(archive):
-        with tarfile.open(archive) as file:
-            entries = file.getmembers()
-            _refuse_unsafe(archive, (e.name for e in entries), any(not (e.isfile() or e.isdir()) for e in entries))
-            _refuse_bomb(archive, sum(e.size for e in entries))
-            file.extractall(staging, filter="data")
+            file.extractall(staging)
     elif archive.suffix == ".gz":
         _gunzip(archive, staging / archive.stem)
     else:
-        raise DownloadError(f"{archive} is neither a zip, a tar nor a gz file; delete it and download it again.")
+        raise DownloadError(f"{archive} is neither a zip nor a gz file; delete it and download it again.")
 
 
 def _gunzip(archive: Path, target: Path) -> None:
@@ -177,17 +182,12 @@ def _gunzip(archive: Path, target: Path) -> None:
                 _refuse_bomb(archive, file.tell())
 
 
-def _is_link(member: zipfile.ZipInfo) -> bool:
-    return (member.external_attr >> 16) & 0o170000 == 0o120000
-
-
-def _refuse_unsafe(archive: Path, names: Iterable[str], has_links: bool) -> None:
-    for name in names:
-        path = PureWindowsPath(name)  # understands both separators and drive letters
-        if path.drive or path.root or ".." in path.parts:
-            raise DownloadError(f"{archive} would write outside of its folder ({name!r}); it was not unpacked.")
-    if has_links:
-        raise DownloadError(f"{archive} holds links or devices; it was not unpacked.")
+def _refuse_unsafe(archive: Path, member: zipfile.ZipInfo) -> None:
+    path = PureWindowsPath(member.filename)  # understands both separators and drive letters
+    if path.drive or path.root or ".." in path.parts:
+        raise DownloadError(f"{archive} would write outside of its folder ({path}); it was not unpacked.")
+    if stat.S_ISLNK(member.external_attr >> 16):
+        raise DownloadError(f"{archive} holds a link ({path}); it was not unpacked.")
 
 
 def _refuse_bomb(archive: Path, size: int) -> None:
