@@ -1,0 +1,127 @@
+"""The paper's tables, filled from runs."""
+
+import warnings
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from scipy.stats import ttest_rel
+
+from codid_lightning.paper import Printed, paper_numbers
+from codid_lightning.report.names import method_title
+from codid_lightning.report.runs import Run, Score, score
+from codid_lightning.report.specs import CHOICES, OURS, Column, TableSpec, table_specs
+
+SIGNIFICANCE = 0.05
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Our score and the paper's number for one method and column."""
+
+    column: Column
+    ours: Score | None
+    paper: Printed | None
+    rank: int | None = None  # 1 best, 2 runner-up among our scores
+    beaten: bool = False  # CoDID is better, significantly
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method; `choices` are its ticks in the ablation table."""
+
+    method: str
+    title: str
+    cells: tuple[Cell, ...]
+    choices: str = ""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How far CoDID is ahead of the best other method in one column; None where that cannot be said."""
+
+    column: Column
+    ours: float | None
+    paper: float | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table, ready to be printed in any format."""
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    gains: tuple[Gain, ...]
+    design: tuple[str, ...]
+
+    @property
+    def missing(self) -> int:
+        """Cells without a score of ours, where there could be one."""
+        return sum(cell.ours is None for row in self.rows if row.method != "truth" for cell in row.cells)
+
+
+def build_tables(runs: Sequence[Run], datasets: Collection[str] | None = None) -> list[Table]:
+    """Every table for which there is at least one score.
+
+    Args:
+        runs: The runs to fill the tables with.
+        datasets: Keep only the columns of these data sets; default: all of the paper's and all of the runs'.
+    """
+    tables = []
+    for spec in table_specs(runs):
+        columns = tuple(c for c in spec.columns if datasets is None or c.dataset in datasets)
+        table = _fill(replace(spec, columns=columns), runs)
+        if any(cell.ours for row in table.rows for cell in row.cells):
+            tables.append(table)
+    return tables
+
+
+def _fill(spec: TableSpec, runs: Sequence[Run]) -> Table:
+    cells = [_column(column, spec.methods, runs) for column in spec.columns]
+    rows = tuple(
+        Row(method, method_title(method), tuple(column[i] for column in cells), CHOICES[method] if spec.design else "")
+        for i, method in enumerate(spec.methods)
+    )
+    gains = tuple(_gain(column, spec.methods, c) for column, c in zip(spec.columns, cells, strict=True))
+    return Table(spec.name, spec.title, spec.columns, rows, gains if spec.gain else (), spec.design)
+
+
+def _column(column: Column, methods: Sequence[str], runs: Sequence[Run]) -> list[Cell]:
+    """The cells of one column: scores, the two best, and which of them CoDID beats."""
+    scores = [score(runs, column.dataset, method, column.metric) for method in methods]
+    printed = [paper_numbers().get((column.dataset, method, column.metric)) for method in methods]
+    merits = sorted({column.merit(s.mean) for s in scores if s}, reverse=True)
+    champion = scores[methods.index(OURS)] if OURS in methods else None
+    cells = []
+    for ours, paper in zip(scores, printed, strict=True):
+        place = merits.index(column.merit(ours.mean)) + 1 if ours and column.better and len(merits) > 1 else None
+        beaten = significantly_better(champion, ours, column) if champion and ours and champion is not ours else False
+        cells.append(Cell(column, ours, paper, place if place in (1, 2) else None, beaten))
+    return cells
+
+
+def significantly_better(champion: Score, other: Score, column: Column) -> bool:
+    """One-sided paired t-test at 95 % over the seeds both have."""
+    seeds = sorted(set(champion.by_seed) & set(other.by_seed))
+    if column.better is None or len(seeds) < 2:
+        return False
+    ours, theirs = ([s.by_seed[seed] for seed in seeds] for s in (champion, other))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # equal differences have no variance; the p-value is right
+        p = ttest_rel(ours, theirs, alternative="less" if column.better == "low" else "greater").pvalue
+    return bool(p < SIGNIFICANCE)
+
+
+def _gain(column: Column, methods: Sequence[str], cells: Sequence[Cell]) -> Gain:
+    """CoDID minus the best of the others, for our scores and for the paper's."""
+    ours = {m: cell.ours.mean for m, cell in zip(methods, cells, strict=True) if cell.ours}
+    paper = {m: cell.paper.mean for m, cell in zip(methods, cells, strict=True) if cell.paper}
+    return Gain(column, _lead(column, ours), _lead(column, paper))
+
+
+def _lead(column: Column, means: dict[str, float]) -> float | None:
+    others = [mean for method, mean in means.items() if method != OURS]
+    if OURS not in means or not others:
+        return None
+    return means[OURS] - max(others, key=column.merit)

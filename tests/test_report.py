@@ -1,0 +1,276 @@
+import csv
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+from rich.console import Console
+from scipy.stats import ttest_rel
+
+from codid_lightning.paper import paper_numbers
+from codid_lightning.report import build_tables, load_runs, score
+from codid_lightning.report.render import to_csv, to_html, to_latex, to_markdown, to_terminal
+from codid_lightning.report.specs import Column
+from codid_lightning.report.tables import significantly_better
+
+
+def write(root, method, dataset, seed, metrics, group=None, config_hash="c"):
+    folder = root / f"{len(list(root.glob('*')))}"
+    folder.mkdir(parents=True)
+    record = {
+        "schema": 1,
+        "method": method,
+        "dataset": dataset,
+        "seed": seed,
+        "group": group,
+        "config_hash": config_hash,
+        "versions": {},
+        "git_revision": "0",
+        "epochs": 50,
+        "seconds": 12.5,
+        "parameters": 1000,
+        "selection": "last",
+        "metrics": metrics,
+    }
+    (folder / "result.json").write_text(json.dumps(record))
+    return folder
+
+
+def prediction(value):
+    return {f"test{i}/{m}": value for i in (1, 2, 3) for m in ("acc", "f1")}
+
+
+@pytest.fixture
+def three_methods(tmp_path):
+    """BASE, IRM and CoDID on CMNIST with three seeds; known means, CoDID clearly ahead of BASE alone."""
+    for seed, (base, irm, codid) in enumerate([(0.80, 0.85, 0.86), (0.79, 0.83, 0.85), (0.81, 0.87, 0.87)]):
+        for method, value in (("base", base), ("irm", irm), ("codid", codid)):
+            write(tmp_path, method, "cmnist", seed, prediction(value))
+    return tmp_path
+
+
+def cells(table, method):
+    row = next(row for row in table.rows if row.method == method)
+    return {cell.column.dataset + ":" + cell.column.metric: cell for cell in row.cells}
+
+
+def table(runs, name):
+    return next(t for t in build_tables(runs) if t.name == name)
+
+
+class TestAveraging:
+    def test_over_seeds(self, three_methods):
+        runs, complaints = load_runs([three_methods])
+        assert complaints == []
+        found = score(runs, "cmnist", "base", "test3/acc")
+        assert (found.mean, found.std, found.seeds) == pytest.approx((0.80, 0.01, 3))
+        assert score(runs, "cmnist", "rex", "test3/acc") is None
+        assert score(runs, "mfd", "base", "test/acc") is None
+
+    def test_one_seed_has_no_spread(self, tmp_path):
+        write(tmp_path, "base", "cmnist", 0, prediction(0.8))
+        assert score(load_runs([tmp_path])[0], "cmnist", "base", "test3/acc").std is None
+
+    def test_groups_are_averaged_before_seeds(self, tmp_path):
+        values = {(0, 0): 0.6, (0, 1): 0.8, (1, 0): 0.7, (1, 1): 0.9}
+        for (seed, group), value in values.items():
+            write(tmp_path, "base", "mfd", seed, {"test/acc": value}, group=group)
+        found = score(load_runs([tmp_path])[0], "mfd", "base", "test/acc")
+        assert found.by_seed == pytest.approx({0: 0.7, 1: 0.8})
+        assert not found.partial
+
+    def test_seeds_with_missing_groups_are_left_out_or_marked(self, tmp_path):
+        for seed, group, value in ((0, 0, 0.6), (0, 1, 0.8), (1, 0, 0.9)):
+            write(tmp_path, "base", "mfd", seed, {"test/acc": value}, group=group)
+        write(tmp_path, "irm", "mfd", 0, {"test/acc": 0.5}, group=1)
+        runs, _ = load_runs([tmp_path])
+        assert score(runs, "mfd", "base", "test/acc").by_seed == pytest.approx({0: 0.7})
+        assert score(runs, "mfd", "irm", "test/acc").partial
+
+
+class TestReading:
+    def test_newest_of_equal_runs_counts(self, tmp_path):
+        write(tmp_path / "first", "base", "cmnist", 0, prediction(0.5))
+        write(tmp_path / "second", "base", "cmnist", 0, prediction(0.9))
+        runs, complaints = load_runs([tmp_path])
+        assert [run.metrics["test3/acc"] for run in runs] == [0.9]
+        assert "first" in complaints[0]
+
+    def test_mixed_configurations_are_reported(self, tmp_path):
+        write(tmp_path, "base", "cmnist", 0, prediction(0.5), config_hash="x")
+        write(tmp_path, "base", "cmnist", 1, prediction(0.5), config_hash="y")
+        assert load_runs([tmp_path])[1] == ["base on cmnist: the runs mix 2 configurations"]
+
+    @pytest.mark.parametrize("damage", ["", "{", "[]", '{"schema": 2}', '{"schema": 1}'])
+    def test_damaged_results_are_named_not_fatal(self, three_methods, damage):
+        broken = three_methods / "broken"
+        broken.mkdir()
+        (broken / "result.json").write_text(damage)
+        runs, complaints = load_runs([three_methods])
+        assert len(runs) == 9
+        assert len(complaints) == 1
+        assert str(broken / "result.json") in complaints[0]
+
+    def test_paths_without_results_are_named(self, tmp_path):
+        assert "no result.json" in load_runs([tmp_path / "nowhere"])[1][0]
+
+    def test_a_file_and_its_folder_count_once(self, three_methods):
+        file = next(three_methods.rglob("result.json"))
+        runs, complaints = load_runs([three_methods, file, file.parent])
+        assert (len(runs), complaints) == (9, [])
+
+
+class TestTables:
+    def test_ranks_and_significance(self, three_methods):
+        found = table(load_runs([three_methods])[0], "baselines")
+        marks = {m: cells(found, m)["cmnist:test3/acc"] for m in ("base", "irm", "codid")}
+        assert {m: cell.rank for m, cell in marks.items()} == {"base": None, "irm": 2, "codid": 1}
+        assert {m: cell.beaten for m, cell in marks.items()} == {"base": True, "irm": False, "codid": False}
+
+    def test_ties_share_a_rank_as_printed(self, tmp_path):
+        for method, value in (("base", 0.66001), ("mmd", 0.65999), ("irm", 0.7), ("codid", 0.5)):
+            write(tmp_path, method, "cmnist", 0, prediction(value))
+        found = table(load_runs([tmp_path])[0], "baselines")
+        assert [cells(found, m)["cmnist:test3/acc"].rank for m in ("base", "mmd", "irm", "codid")] == [2, 2, 1, None]
+
+    def test_improvement_is_over_the_best_baseline(self, three_methods):
+        found = table(load_runs([three_methods])[0], "baselines")
+        gain = found.gains[0]
+        assert gain.ours == pytest.approx(0.86 - 0.85)
+
+    def test_the_papers_numbers_give_the_papers_improvement_row(self, three_methods):
+        found = table(load_runs([three_methods])[0], "baselines")
+        printed = [3.5, 3.7, 4.8, 4.6, 12.3, 12.2, 11.3, 12.2, 4.9, 5.0, 5.9, 5.8, 11.9, 11.6]
+        assert [round(100 * gain.paper, 1) for gain in found.gains] == printed
+
+    def test_missing_cells_are_counted(self, three_methods):
+        found = table(load_runs([three_methods])[0], "baselines")
+        assert found.missing == 15 * 14 - 3 * 2
+
+    def test_only_tables_with_runs_and_chosen_data_sets(self, three_methods):
+        runs, _ = load_runs([three_methods])
+        assert [t.name for t in build_tables(runs)] == ["baselines", "ablation", "full_cmnist"]
+        assert {c.dataset for t in build_tables(runs, ["cmnist"]) for c in t.columns} == {"cmnist"}
+        assert build_tables(runs, ["mfd"]) == []
+
+    def test_own_methods_and_data_sets_get_a_place(self, tmp_path):
+        write(tmp_path, "my_method", "my_data", 0, {"test/acc": 0.9})
+        found = table(load_runs([tmp_path])[0], "baselines")
+        assert cells(found, "my_method")["my_data:test/acc"].ours.mean == 0.9
+
+    def test_less_is_better_for_disentanglement(self, tmp_path):
+        for method, mi in (("base", 0.4), ("codid", 0.3), ("hfs", 0.9)):
+            write(tmp_path, method, "cmnist", 0, {"disentanglement/mi": mi})
+        found = table(load_runs([tmp_path])[0], "disentanglement")
+        ranks = {m: cells(found, m)["cmnist:disentanglement/mi"].rank for m in ("base", "codid", "hfs")}
+        assert ranks == {"base": 2, "codid": 1, "hfs": None}
+
+    def test_every_table_of_the_paper_appears(self, tmp_path):
+        modes = {f"modes/{m}": 0.5 for m in ("acc", "ari", "nmi", "count")}
+        for method in ("base", "codid", "itdpm"):
+            for dataset in ("cmnist", "toy_nine_modes", "toy_four_attributes"):
+                write(tmp_path, method, dataset, 0, prediction(0.5) | modes | {"disentanglement/mi": 0.1})
+        names = [t.name for t in build_tables(load_runs([tmp_path])[0])]
+        full = ["full_cmnist", "full_toy_nine_modes"]
+        rest = ["clustering", "counts", "disentanglement", "attributes", "toy"]
+        assert names == ["baselines", "ablation", *full, *rest]
+
+
+def test_significance_is_the_paired_one_sided_t_test():
+    generator = np.random.default_rng(0)
+    column = Column("cmnist", "test3/acc", "", "")
+    lower = Column("cmnist", "disentanglement/mi", "", "", better="low")
+    outcomes = set()
+    for _ in range(50):
+        ours, theirs = generator.normal(0.01, 0.02, 5), generator.normal(0, 0.02, 5)
+        scores = [type("S", (), {"by_seed": dict(enumerate(v))}) for v in (ours, theirs)]
+        expected = ttest_rel(ours, theirs, alternative="greater").pvalue < 0.05
+        assert significantly_better(*scores, column) == expected
+        assert significantly_better(*scores, lower) == (ttest_rel(ours, theirs, alternative="less").pvalue < 0.05)
+        outcomes.add(expected)
+    assert outcomes == {True, False}
+
+
+class TestPaper:
+    def test_numbers_are_the_papers(self):
+        numbers = paper_numbers()
+        assert numbers["cmnist", "codid", "test3/acc"] == (0.852, 0.027)
+        assert numbers["mfd", "wo_sc", "modes/count"] == (12.7, 0.9)
+        assert numbers["canine_bg", "hfs", "disentanglement/mi"] == (0.845, None)
+        assert numbers["toy_four_attributes", "t", "test3/a2/acc"] == (0.964, None)
+        assert numbers["cmnist", "truth", "modes/count"].mean == 5
+
+    def test_fractions_stay_fractions(self):
+        shares = [n.mean for (_, _, metric), n in paper_numbers().items() if metric != "modes/count"]
+        assert min(shares) >= 0
+        assert max(shares) <= 1
+
+
+GOLDEN = """\
+## All test sets of CMNIST
+
+| Method | Test 1 (correlated) Acc. | Test 1 (correlated) Mac. F1 | Test 2 (uncorrelated) Acc. |"""
+
+
+class TestFormats:
+    @pytest.fixture
+    def tables(self, three_methods):
+        return build_tables(load_runs([three_methods])[0], ["cmnist"])
+
+    def test_markdown(self, tables):
+        text = to_markdown(tables)
+        assert GOLDEN in text
+        grid = {}
+        for line in text[text.index(GOLDEN) :].splitlines():
+            if line.startswith("| "):
+                name, *values = line.strip("| ").split(" | ")
+                grid[name] = values
+        assert grid["BASE"][0] == r"80.0 ±1.0\* \[3\]<br><sub>95.4 ±0.3</sub>"
+        assert grid["IRM"][4] == r"<u>85.0</u> ±2.0 \[3\]<br><sub>81.0 ±3.5</sub>"
+        assert grid["CoDID"][4] == r"**86.0** ±1.0 \[3\]<br><sub>85.2 ±2.7</sub>"
+        assert grid["REx"][0] == "–<br><sub>96.0 ±0.5</sub>"
+        assert grid["Improvement"][4] == "+1.0<br><sub>+3.5</sub>"
+        assert len({len(values) for values in grid.values()}) == 1
+
+    def test_latex_has_balanced_rows(self, tables):
+        text = to_latex(tables)
+        for block in re.findall(r"\\begin\{tabular\}.*?\\end\{tabular\}", text, re.DOTALL):
+            width = len(re.search(r"\\begin\{tabular\}\{([lcr]+)\}", block)[1])
+            rows = re.search(r"\\midrule\n(.*)\\bottomrule", block, re.DOTALL)[1].strip().splitlines()
+            assert all(row.count("&") - row.count(r"\&") == width - 1 for row in rows)
+        assert r"\textbf{86.0} $\pm$1.0 [3]" in text
+        assert r"\underline{85.0}" in text
+
+    def test_csv_is_exact(self, tables):
+        rows = list(csv.DictReader(io.StringIO(to_csv(tables))))
+        row = next(r for r in rows if (r["table"], r["method"], r["metric"]) == ("baselines", "base", "test3/acc"))
+        assert (float(row["mean"]), float(row["std"])) == pytest.approx((0.8, 0.01))
+        assert (row["seeds"], row["beaten"], row["paper_mean"], row["paper_std"]) == ("3", "1", "0.792", "0.009")
+        empty = next(r for r in rows if r["method"] == "rex")
+        assert (empty["mean"], empty["paper_mean"]) == ("", "0.817")
+
+    @pytest.mark.parametrize("width", [80, 110, 300])
+    def test_terminal_shows_every_column_whatever_the_width(self, tables, width):
+        out = io.StringIO()
+        to_terminal(tables, Console(file=out, width=width))
+        text = out.getvalue()
+        assert "…" not in text
+        assert text.count("Test 3") >= 2
+        assert "86.0 ±1.0 [3]" in text
+
+    def test_html_escapes_what_came_from_data(self, tmp_path):
+        evil = "<script>alert(1)</script>"
+        write(tmp_path, evil, evil, 0, {"test/acc": 0.5})
+        tables = build_tables(load_runs([tmp_path])[0])
+        assert "<script>" not in to_html(tables)
+        assert "&lt;script&gt;" in to_html(tables)
+
+    def test_names_mean_nothing_to_tex_markdown_and_rich(self, tmp_path):
+        write(tmp_path, "a_b%c|[red]", "cmnist", 0, prediction(0.5))
+        tables = build_tables(load_runs([tmp_path])[0])
+        assert r"a\_b\%c|[red]" in to_latex(tables)
+        assert r"a\_b%c\|\[red\]" in to_markdown(tables)
+        out = io.StringIO()
+        to_terminal(tables, Console(file=out, width=200))
+        assert "a_b%c|[red]" in out.getvalue()
