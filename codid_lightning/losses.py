@@ -32,7 +32,8 @@ def shuffle_within(groups: Tensor, generator: torch.Generator | None = None, rep
 def has_partner(groups: Tensor) -> Tensor:
     """Mask of samples whose group holds at least two: only they have marginal pairs."""
     _, inverse, counts = groups.unique(return_inverse=True, return_counts=True)
-    return counts[inverse] > 1
+    partnered: Tensor = counts[inverse] > 1
+    return partnered
 
 
 def discrimination_loss(joint: Tensor, marginal: Tensor, weights: Tensor | None = None) -> Tensor:

@@ -3,6 +3,7 @@
 from datamodules.base import AttributeDataModule, AttributeDataset, Batch, DataError
 from datamodules.colored import CMNIST, CFashionMNIST, ColoredDigits
 from datamodules.correlated import CorrelatedDataModule
+from datamodules.toy import Toy, ToyFourAttributes, ToyNineModes
 
 __all__ = [
     "CMNIST",
@@ -13,4 +14,7 @@ __all__ = [
     "ColoredDigits",
     "CorrelatedDataModule",
     "DataError",
+    "Toy",
+    "ToyFourAttributes",
+    "ToyNineModes",
 ]

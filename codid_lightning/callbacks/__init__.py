@@ -1,0 +1,1 @@
+"""What happens around the training steps: checkpoints, mode discovery, predictions, snapshots."""

@@ -1,0 +1,147 @@
+"""Run directories: one per run, with the resolved config, the checkpoint and `result.json`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SCHEMA = 1
+RESULT, CONFIG, CHECKPOINTS, LAST = "result.json", "config.yaml", "checkpoints", "last.ckpt"
+
+# What a config says about places, display and machines rather than about the experiment.
+_UNRELATED = {
+    "run_dir", "resume", "ckpt_path", "config", "return_predictions", "verbose", "weights_only",
+    "data.init_args.root", "data.init_args.num_workers", "data.init_args.download",
+    "trainer.default_root_dir", "trainer.logger", "trainer.callbacks", "trainer.plugins", "trainer.profiler",
+    "trainer.accelerator", "trainer.log_every_n_steps", "trainer.enable_progress_bar",
+    "trainer.enable_checkpointing", "trainer.enable_model_summary", "trainer.detect_anomaly",
+}  # fmt: skip
+
+
+@dataclass
+class Result:
+    """What a run leaves behind for tables and figures."""
+
+    method: str
+    dataset: str
+    seed: int
+    group: int | None
+    config_hash: str
+    epochs: int = 0
+    seconds: float = 0.0
+    parameters: int = 0
+    selection: str = "last"
+    metrics: dict[str, float] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    git_revision: str | None = None
+    schema: int = SCHEMA
+
+    def write(self, directory: Path) -> Path:
+        """Write `result.json` whole or not at all."""
+        path = directory / RESULT
+        with replacing(path) as part:
+            part.write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n")
+        return path
+
+
+def read_result(directory: Path) -> dict[str, Any]:
+    """The `result.json` of a run."""
+    result: dict[str, Any] = json.loads((directory / RESULT).read_text())
+    return result
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary name beside `path`; on success it is synced and renamed, on failure removed.
+
+    Whoever reads `path` sees the old file or the new one, also after a crash or on another filesystem's mount.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def new_run_directory(root: Path, *names: str) -> Path:
+    """A directory of its own below `root/names`, also when several runs start in the same instant."""
+    parent = root.joinpath(*names)
+    parent.mkdir(parents=True, exist_ok=True)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for attempt in range(10_000):
+        path = parent / (stamp if attempt == 0 else f"{stamp}-{attempt}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
+    raise RuntimeError(f"Could not create a run directory below {parent}.")
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Identity of an experiment: its resolved config without paths, loggers and the like."""
+    kept = {key: value for key, value in flatten(config) if key not in _UNRELATED}
+    kept = {k: v for k, v in kept.items() if not any(k.startswith(f"{name}.") for name in _UNRELATED)}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of a nested mapping with dotted names."""
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The resolved config of a run."""
+    config: dict[str, Any] = yaml.safe_load((directory / CONFIG).read_text())
+    return config
+
+
+def run_of(checkpoint: Path) -> Path | None:
+    """The run directory a checkpoint lies in, if it is one of ours."""
+    return next((p for p in checkpoint.resolve().parents[:2] if (p / CONFIG).is_file()), None)
+
+
+def latest_run(root: Path, identity: str) -> Path | None:
+    """The newest run below `root` with this config hash."""
+    runs = [p.parent for p in root.rglob(CONFIG) if (p.parent / CHECKPOINTS).is_dir()]
+    same = [run for run in runs if config_hash(read_config(run)) == identity]
+    return max(same, key=lambda run: run.stat().st_mtime, default=None)
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of what decides a run's numbers."""
+    found = {}
+    for name in ("codid-lightning", "torch", "lightning", "torchmetrics", "scikit-learn", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def git_revision() -> str | None:
+    """Revision of the source tree, where it is one."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
