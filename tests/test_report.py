@@ -5,17 +5,18 @@ import re
 
 import numpy as np
 import pytest
+import yaml
 from rich.console import Console
 from scipy.stats import ttest_rel
 
 from codid_lightning.paper import paper_numbers
-from codid_lightning.report import build_tables, load_runs, score
+from codid_lightning.report import build_tables, load_runs, one_setting_each, score
 from codid_lightning.report.render import to_csv, to_html, to_latex, to_markdown, to_terminal
 from codid_lightning.report.specs import Column
 from codid_lightning.report.tables import significantly_better
 
 
-def write(root, method, dataset, seed, metrics, group=None, config_hash="c"):
+def write(root, method, dataset, seed, metrics, group=None, config=None):
     folder = root / f"{len(list(root.glob('*')))}"
     folder.mkdir(parents=True)
     record = {
@@ -24,7 +25,7 @@ def write(root, method, dataset, seed, metrics, group=None, config_hash="c"):
         "dataset": dataset,
         "seed": seed,
         "group": group,
-        "config_hash": config_hash,
+        "config_hash": "c",
         "versions": {},
         "git_revision": "0",
         "epochs": 50,
@@ -34,6 +35,8 @@ def write(root, method, dataset, seed, metrics, group=None, config_hash="c"):
         "metrics": metrics,
     }
     (folder / "result.json").write_text(json.dumps(record))
+    if config is not None:
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
     return folder
 
 
@@ -90,6 +93,10 @@ class TestAveraging:
 
 
 class TestReading:
+    def test_what_could_not_be_computed_is_missing(self, tmp_path):
+        write(tmp_path, "base", "cmnist", 0, {"test3/acc": float("nan"), "test3/f1": None, "val/acc": 0.5})
+        assert load_runs([tmp_path])[0][0].metrics == {"val/acc": 0.5}
+
     def test_newest_of_equal_runs_counts(self, tmp_path):
         write(tmp_path / "first", "base", "cmnist", 0, prediction(0.5))
         write(tmp_path / "second", "base", "cmnist", 0, prediction(0.9))
@@ -97,10 +104,18 @@ class TestReading:
         assert [run.metrics["test3/acc"] for run in runs] == [0.9]
         assert "first" in complaints[0]
 
-    def test_mixed_configurations_are_reported(self, tmp_path):
-        write(tmp_path, "base", "cmnist", 0, prediction(0.5), config_hash="x")
-        write(tmp_path, "base", "cmnist", 1, prediction(0.5), config_hash="y")
-        assert load_runs([tmp_path])[1] == ["base on cmnist: the runs mix 2 configurations"]
+    def test_other_configs_stay_out_of_the_average(self, tmp_path):
+        for noise, seeds in ((0.1, 1), (0.2, 2), (0.3, 1)):
+            for seed in range(seeds):
+                config = {"seed_everything": seed, "data": {"init_args": {"noise": noise, "seed": seed}}}
+                write(tmp_path, "base", "cmnist", seed, prediction(noise), config=config)
+        runs, complaints = load_runs([tmp_path])
+        assert (len(runs), complaints) == (4, [])
+        kept, complaints = one_setting_each(runs)
+        assert score(kept, "cmnist", "base", "test3/acc").by_seed == {0: 0.2, 1: 0.2}
+        assert len(complaints) == 1
+        assert "3 different configs" in complaints[0]
+        assert "leave 2 runs out" in complaints[0]
 
     @pytest.mark.parametrize("damage", ["", "{", "[]", '{"schema": 2}', '{"schema": 1}'])
     def test_damaged_results_are_named_not_fatal(self, three_methods, damage):

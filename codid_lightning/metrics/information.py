@@ -10,6 +10,7 @@ import torch
 from scipy.stats import chi2_contingency
 from torch import Tensor
 
+from codid_lightning.losses import shuffle_within
 from codid_lightning.metrics.base import SampleMetric
 
 
@@ -105,17 +106,10 @@ def information_null(x: Tensor, y: Tensor, given: Tensor, draws: int = 200, seed
     Plug-in information is never below zero, even for independent labels: this is what it amounts to by chance.
     """
     generator = torch.Generator().manual_seed(seed)
-    cells, given_codes, y_codes = joint_labels(x, given).cpu(), joint_labels(given).cpu(), joint_labels(y).cpu()
-    home = given_codes.argsort(stable=True)  # positions, sorted by group
+    cells, groups, shuffled = (joint_labels(*labels).cpu() for labels in ((x, given), (given,), (y,)))
     fixed = entropy(x, given) + entropy(y, given) - entropy(given)
-    null = torch.empty(draws, dtype=torch.float64)
-    for draw in range(draws):
-        shuffled = torch.rand(len(y_codes), generator=generator).argsort()
-        source = shuffled[given_codes[shuffled].argsort(stable=True)]  # random within each group
-        permuted = torch.empty_like(y_codes)
-        permuted[home] = y_codes[source]
-        null[draw] = max(0.0, fixed - entropy(cells, permuted))
-    return null
+    null = [fixed - entropy(cells, shuffled[shuffle_within(groups, generator)]) for _ in range(draws)]
+    return torch.tensor(null, dtype=torch.float64).clamp(min=0)
 
 
 class MutualInformation(SampleMetric):

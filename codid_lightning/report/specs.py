@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from codid_lightning.report.names import DATASETS, METHODS, dataset_title
-from codid_lightning.report.runs import Run
+from codid_lightning.report.scores import Run
 
 OURS = "codid"
 BASELINES = (

@@ -8,7 +8,7 @@ from scipy.stats import ttest_rel
 
 from codid_lightning.paper import Printed, paper_numbers
 from codid_lightning.report.names import method_title
-from codid_lightning.report.runs import Run, Score, score
+from codid_lightning.report.scores import Run, Score, score
 from codid_lightning.report.specs import CHOICES, OURS, Column, TableSpec, table_specs
 
 SIGNIFICANCE = 0.05

@@ -1,0 +1,159 @@
+"""Reading the results of runs and averaging them over seeds and held-out groups."""
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from codid_lightning.runs import CONFIG, RESULT, SCHEMA, config_hash, flatten, read_config
+
+# What may differ between the runs of one average.
+REPETITION = {"seed_everything", "data.init_args.seed", "data.init_args.test_group"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one training run left behind."""
+
+    directory: Path
+    method: str
+    dataset: str
+    seed: int
+    group: int | None
+    parameters: int
+    seconds: float
+    epochs: int
+    metrics: Mapping[str, float]
+    config: Mapping[str, Any] = field(default_factory=dict)  # flat, dotted keys; empty where it was not kept
+
+    @property
+    def setting(self) -> str:
+        """Identity of the config apart from seeds and held-out group."""
+        return config_hash({key: value for key, value in self.config.items() if key not in REPETITION})
+
+
+@dataclass(frozen=True)
+class Score:
+    """One metric of one method on one data set: a value per seed, already averaged over held-out groups."""
+
+    by_seed: Mapping[int, float]
+    partial: bool = False  # no seed has all held-out groups
+
+    @property
+    def mean(self) -> float:
+        """Mean over seeds."""
+        return statistics.fmean(self.by_seed.values())
+
+    @property
+    def std(self) -> float | None:
+        """Sample standard deviation over seeds; unknown for a single one."""
+        return statistics.stdev(self.by_seed.values()) if len(self.by_seed) > 1 else None
+
+    @property
+    def seeds(self) -> int:
+        """Number of seeds."""
+        return len(self.by_seed)
+
+
+def load_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
+    """All runs at or below `paths`, and complaints about files that cannot be used.
+
+    Of several runs that differ in nothing, seed and group included, the most recently written one counts.
+    """
+    found: dict[tuple[str, str, str, int, int | None], Run] = {}
+    complaints: list[str] = []
+    for file in _by_age(paths, complaints):
+        try:
+            run = read_run(file.parent)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+            complaints.append(f"{file}: not a result of schema {SCHEMA} ({type(error).__name__}: {error})")
+            continue
+        key = (run.dataset, run.method, run.setting, run.seed, run.group)
+        if key in found:
+            complaints.append(f"{found[key].directory}: left out, {run.directory} is a newer run of the same kind")
+        found[key] = run
+    return list(found.values()), complaints
+
+
+def _by_age(paths: Iterable[str | Path], complaints: list[str]) -> list[Path]:
+    files: set[Path] = set()
+    for path in map(Path, paths):
+        below = {path} if path.name == RESULT else set(path.rglob(RESULT))
+        below = {file.resolve() for file in below if file.is_file()}
+        if not below:
+            complaints.append(f"{path}: no {RESULT} at or below it")
+        files |= below
+    return sorted(files, key=lambda file: (file.stat().st_mtime_ns, str(file)))
+
+
+def read_run(directory: Path) -> Run:
+    """The run in one directory."""
+    record: dict[str, Any] = json.loads((directory / RESULT).read_text(encoding="utf-8"))
+    if record["schema"] != SCHEMA:
+        raise ValueError(f"schema is {record['schema']}")
+    return Run(
+        directory=directory,
+        method=str(record["method"]),
+        dataset=str(record["dataset"]),
+        seed=int(record["seed"]),
+        group=None if record["group"] is None else int(record["group"]),
+        parameters=int(record["parameters"]),
+        seconds=float(record["seconds"]),
+        epochs=int(record["epochs"]),
+        metrics=_numbers(record["metrics"]),
+        config=dict(flatten(read_config(directory))) if (directory / CONFIG).is_file() else {},
+    )
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Metrics without those that could not be computed: a mean with NaN would hide all other seeds."""
+    numbers = {name: float(value) for name, value in metrics.items() if value is not None}
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+
+def one_setting_each(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+    """For each method and data set the config with most runs (the newest of equals), and what was left out.
+
+    Runs with another noise, another correlation or other hyperparameters must not enter the same average.
+    """
+    kinds: dict[tuple[str, str], dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:  # oldest first
+        kinds[run.dataset, run.method][run.setting].append(run)
+    kept: list[Run] = []
+    complaints = []
+    for (dataset, method), settings in kinds.items():
+        best = max(reversed(settings.values()), key=len)
+        kept += best
+        if len(settings) > 1:
+            others = sum(map(len, settings.values())) - len(best)
+            complaints.append(
+                f"{method} on {dataset}: {len(settings)} different configs; the tables use the one with "
+                f"{len(best)} runs (as in {best[-1].directory}) and leave {others} runs out"
+            )
+    return kept, complaints
+
+
+def score(runs: Iterable[Run], dataset: str, method: str, metric: str) -> Score | None:
+    """The metric per seed. With held-out groups a seed's value is the mean over them.
+
+    Only seeds that have every group any run of the data set has are used; if there is none, all are, and the score
+    is marked as partial.
+    """
+    here = [run for run in runs if run.dataset == dataset]
+    groups = {run.group for run in here}
+    values: dict[int, dict[int | None, float]] = {}
+    for run in here:
+        if run.method == method and metric in run.metrics:
+            values.setdefault(run.seed, {})[run.group] = run.metrics[metric]
+    if not values:
+        return None
+    complete = {seed: by_group for seed, by_group in values.items() if set(by_group) == groups}
+    chosen = complete or values
+    by_seed = {seed: statistics.fmean(chosen[seed].values()) for seed in sorted(chosen)}
+    return Score(by_seed, partial=not complete)
