@@ -100,14 +100,19 @@ class DisentanglementModule(LightningModule):
         """What a method adds to the informative loss, times `strength`; the one method most baselines write."""
         raise NotImplementedError
 
+    def weighted_penalty(self, z: Tensor, batch: Batch) -> Tensor:
+        """`penalty` times `strength`, in full precision: many penalties are differences of nearly equal means."""
+        with torch.autocast(self.device.type, enabled=False):
+            penalty = self.penalty(z.float(), batch)
+        self.losses.add("penalty", penalty)
+        return self.strength * penalty
+
     # --------------------------------------------------------------------------------------------------------- steps
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor | None:
         """Attribute, reconstruction and penalty in one automatic step; adversarial methods override it."""
         z = self(batch["x"])
-        penalty = self.penalty(z, batch)
-        self.losses.add("penalty", penalty)
-        return self.informative_loss(z, batch) + self.strength * penalty
+        return self.informative_loss(z, batch) + self.weighted_penalty(z, batch)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Metrics on validation data, which carry the training correlations."""

@@ -1,0 +1,76 @@
+"""The adversarial family: a second network measures what should vanish, the encoder makes it vanish."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from codid_lightning.module import DisentanglementModule
+from datamodules.base import Batch
+
+HIDDEN = 512  # hidden units of every adversary, as in the paper's discriminator
+
+
+def adversary_mlp(in_features: int, out_features: int) -> nn.Module:
+    """Two layers, as the paper's discriminator."""
+    return nn.Sequential(nn.Linear(in_features, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, out_features))
+
+
+class AdversarialModule(DisentanglementModule):
+    """The adversary minimises `adversary_loss`, the encoder maximises it: gradient reversal with steps of its own.
+
+    A method writes `build_adversary` and `adversary_loss`, and `penalty` where the encoder minimises something else.
+    The main optimizer steps once per batch, so `trainer.global_step` counts batches.
+
+    Args:
+        adversary_lr: Learning rate of the adversary.
+        adversary_steps: Steps of the adversary per step of the encoder.
+        **kwargs: Of `DisentanglementModule`.
+    """
+
+    def __init__(self, adversary_lr: float = 1e-3, adversary_steps: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.automatic_optimization = False
+        self.adversary_lr, self.adversary_steps = adversary_lr, adversary_steps
+        self.adversary = self.build_adversary()
+
+    def build_adversary(self) -> nn.Module:
+        """The network that measures."""
+        raise NotImplementedError
+
+    def adversary_loss(self, z: Tensor, batch: Batch) -> Tensor:
+        """What the adversary minimises, given representations (B, Q, d)."""
+        raise NotImplementedError
+
+    def penalty(self, z: Tensor, batch: Batch) -> Tensor:
+        """What the encoder minimises: the adversary's success."""
+        return -self.adversary_loss(z, batch)
+
+    def encode(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Representations for training, and the loss that keeps them informative."""
+        z = self(batch["x"])
+        return z, self.informative_loss(z, batch)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> None:
+        """Steps of the adversary on fixed representations, then one of all other networks."""
+        # Only Lightning's wrapper counts steps; the adversary's optimizer goes without it.
+        main, _ = cast(list[Optimizer], self.optimizers())
+        _, adversary = cast(list[Optimizer], self.optimizers(use_pl_optimizer=False))
+        z, informative = self.encode(batch)
+        for _ in range(self.adversary_steps):
+            loss = self.adversary_loss(z.detach(), batch)
+            self.losses.add("adversary", loss)
+            self.minimise(adversary, loss)
+        self.minimise(main, informative + self.weighted_penalty(z, batch))
+
+    def configure_optimizers(self) -> list[Optimizer]:
+        """One Adam for the adversary, one for everything else."""
+        adversary = list(self.adversary.parameters())
+        main = [p for name, p in self.named_parameters() if not name.startswith("adversary.")]
+        return [self.adam(main, self.lr), self.adam(adversary, self.adversary_lr)]
+
+    def others(self, z: Tensor, q: int = 0) -> Tensor:
+        """z_-q: all representations but the q-th, side by side, (B, (Q - 1) d)."""
+        return z[:, [r for r in range(z.shape[1]) if r != q]].flatten(1)

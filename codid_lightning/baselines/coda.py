@@ -1,0 +1,44 @@
+"""CODA: predictions survive recombination."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from codid_lightning.losses import shuffle_within
+from codid_lightning.module import DisentanglementModule
+from codid_lightning.networks.backbones import Decoder
+from codid_lightning.networks.statistics import resting_statistics
+from datamodules.base import Batch
+
+
+class CODA(DisentanglementModule):
+    """Trains on samples decoded from one sample's z_1 and another's z_-1.
+
+    Ou & Zhang, "CODA: A Correlation-Oriented Disentanglement and Augmentation Modeling Scheme for Better Resisting
+    Subpopulation Shifts", NeurIPS 2024: the synthesis and the consistency loss, without its sample weights.
+    Wants `reconstruction` > 0, or the decoder never learns what a sample looks like.
+    """
+
+    needs_decoder = True
+
+    def penalty(self, z: Tensor, batch: Batch) -> Tensor:
+        """Cross-entropy of the labels a synthetic sample was made of, and divergence from its parts' predictions."""
+        permutation = shuffle_within(torch.zeros_like(batch["a"][:, 0]))
+        mixed = torch.cat([z[:, :1], z[permutation, 1:]], dim=1)
+        labels = torch.cat([batch["a"][:, :1], batch["a"][permutation, 1:]], dim=1)
+        with resting_statistics(self):  # synthetic samples must not enter the statistics of real ones
+            again = self(cast(Decoder, self.decoder)(mixed))
+        cross_entropy = self.attribute_losses(again, labels).sum(1).mean()
+        return cross_entropy + self.inconsistency(mixed.detach(), again)
+
+    def inconsistency(self, parts: Tensor, again: Tensor) -> Tensor:
+        """KL of predictions on the synthetic samples from those on the representations they were made of."""
+        divergences = []
+        for q, predictor in enumerate(self.predictors):
+            before, after = predictor(parts[:, q]).log_softmax(1).detach(), predictor(again[:, q]).log_softmax(1)
+            divergences.append(F.kl_div(after, before, log_target=True, reduction="batchmean"))
+        return torch.stack(divergences).sum()

@@ -1,0 +1,17 @@
+"""DTS: no representation tells another one's attribute."""
+
+from __future__ import annotations
+
+from codid_lightning.baselines.dann import DANN
+
+
+class DTS(DANN):
+    """DANN in both directions: a_2 is hidden from z_1, and a_1 from z_2.
+
+    The group-level disentanglement of Li et al., "Towards Learning Disentangled Representations for Time Series",
+    KDD 2022; its total-correlation terms for single latent factors have no counterpart here.
+    """
+
+    def sources(self) -> range:
+        """All representations."""
+        return range(len(self.attribute_sizes))

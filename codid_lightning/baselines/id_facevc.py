@@ -1,0 +1,51 @@
+"""ID-FaceVC: a variational upper bound on the information between z_1 and z_2 is small."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from codid_lightning.baselines.adversarial import AdversarialModule, adversary_mlp
+from datamodules.base import Batch
+
+MAX_LOG_VARIANCE = 5.0  # a representation that is a function of another would drive the variance to 0
+
+
+def gaussian_nll(mean: Tensor, log_variance: Tensor, target: Tensor) -> Tensor:
+    """Negative log-likelihood per sample, without its constant, summed over dimensions; the mean over samples."""
+    return 0.5 * ((target - mean).square() / log_variance.exp() + log_variance).sum(1).mean()
+
+
+def contrastive_upper_bound(mean: Tensor, log_variance: Tensor, target: Tensor) -> Tensor:
+    """Mean log-likelihood of each target under its own Gaussian minus that of all targets under it, in nats.
+
+    Cheng et al., "CLUB: A Contrastive Log-ratio Upper Bound of Mutual Information", ICML 2020. The mean over all
+    B^2 pairs needs only the targets' first two moments.
+    """
+    joint = (target - mean).square()
+    marginal = target.var(0, correction=0) + (target.mean(0) - mean).square()
+    return 0.5 * ((marginal - joint) / log_variance.exp()).sum(1).mean()
+
+
+class IDFaceVC(AdversarialModule):
+    """Minimises the CLUB bound on I(z_1; z_-1), with a Gaussian q(z_-1 | z_1) fitted alongside.
+
+    Rong & Liu, "Seeing Your Speech Style: A Novel Zero-Shot Identity-Disentanglement Face-based Voice Conversion",
+    AAAI 2025.
+    """
+
+    def build_adversary(self) -> nn.Module:
+        """Mean and log-variance of q."""
+        return adversary_mlp(self.latent_dim, 2 * (len(self.attribute_sizes) - 1) * self.latent_dim)
+
+    def adversary_loss(self, z: Tensor, batch: Batch) -> Tensor:
+        """Negative log-likelihood of z_-1 given z_1: q is no opponent, it only has to fit."""
+        return gaussian_nll(*self.conditional(z), self.others(z))
+
+    def penalty(self, z: Tensor, batch: Batch) -> Tensor:
+        """The upper bound, with both z_1 and z_-1 free to move."""
+        return contrastive_upper_bound(*self.conditional(z), self.others(z))
+
+    def conditional(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance of q(z_-1 | z_1)."""
+        mean, log_variance = self.adversary(z[:, 0]).chunk(2, dim=1)
+        return mean, MAX_LOG_VARIANCE * (log_variance / MAX_LOG_VARIANCE).tanh()

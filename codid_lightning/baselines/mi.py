@@ -1,0 +1,45 @@
+"""MI: z_1 and z_2 are independent."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from codid_lightning.baselines.adversarial import HIDDEN, AdversarialModule
+from codid_lightning.losses import discrimination_loss, has_partner, shuffle_within
+from codid_lightning.networks.conditional import ConditionalMLP
+from datamodules.base import Batch
+
+
+class MI(AdversarialModule):
+    """Minimises the mutual information of z_1 and z_-1: a discriminator cannot tell joint from shuffled pairs.
+
+    Brakel & Bengio, "Learning Independent Features with Adversarial Nets for Non-linear ICA", 2017. At the
+    discriminator's optimum the loss is 2 ln 2 - 2 JSD(joint, marginal).
+    """
+
+    def build_adversary(self) -> nn.Module:
+        """One discriminator for all pairs."""
+        return self.discriminator(1)
+
+    def adversary_loss(self, z: Tensor, batch: Batch) -> Tensor:
+        """Discrimination of (z_1, z_-1) from pairs shuffled over the whole batch."""
+        everyone = torch.zeros(len(z), dtype=torch.long, device=z.device)
+        return self.pair_loss(self.adversary, z, 0, everyone)
+
+    def discriminator(self, num_groups: int) -> ConditionalMLP:
+        """A discriminator of pairs (z_q, z_-q) with a subnetwork per group."""
+        return ConditionalMLP(num_groups, num_groups, len(self.attribute_sizes) * self.latent_dim, HIDDEN, 1)
+
+    def pair_loss(self, discriminator: nn.Module, z: Tensor, q: int, groups: Tensor) -> Tensor:
+        """Discrimination of (z_q, z_-q) from pairs shuffled within groups; samples alone in theirs have no pairs."""
+        keep = has_partner(groups)
+        z, groups = z[keep], groups[keep]
+        others = self.others(z, q)
+        joint = torch.cat([z[:, q], others], dim=1)
+        marginal = torch.cat([z[:, q], others[shuffle_within(groups)]], dim=1)
+        twice = groups.repeat(2)
+        logits: Tensor = discriminator(torch.cat([joint, marginal]), twice, twice)
+        if not len(z):
+            return logits.sum()  # an empty sum: 0, yet with a gradient for every parameter
+        return discrimination_loss(*logits.chunk(2))

@@ -1,0 +1,83 @@
+"""Every listed method trains, predicts, and survives a checkpoint; a new one is tested by being listed."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from lightning import Trainer, seed_everything
+
+from codid_lightning import baselines
+from codid_lightning.module import DisentanglementModule
+
+
+def build(name: str, data, **kwargs) -> DisentanglementModule:
+    seed_everything(0, verbose=False)
+    facts = {k: getattr(data, k) for k in ("input_shape", "attribute_sizes", "test_names", "test_attributes")}
+    return getattr(baselines, name)(**facts, latent_dim=4, **kwargs)
+
+
+def trainer(**kwargs) -> Trainer:
+    quiet = {f"enable_{part}": False for part in ("checkpointing", "progress_bar", "model_summary")}
+    return Trainer(**{"accelerator": "cpu", "max_epochs": 1, "logger": False} | quiet | kwargs)
+
+
+@pytest.fixture(params=baselines.__all__)
+def name(request) -> str:
+    return request.param
+
+
+def test_trains_predicts_and_survives_a_checkpoint(name, many_values, tmp_path):
+    model = build(name, many_values)
+    before = copy.deepcopy(dict(model.named_parameters()))
+    run = trainer()
+    run.fit(model, many_values)
+
+    assert run.global_step == 3, "one count per batch, whatever the number of optimizers"
+    assert all(torch.isfinite(v) for v in run.callback_metrics.values())
+    assert {"train/attribute", "train/penalty"} <= run.callback_metrics.keys()
+    resting = [key for key, parameter in model.named_parameters() if torch.equal(before[key], parameter)]
+    assert not resting, "an optimizer forgot these"
+    counts = [v for k, v in model.state_dict().items() if k.startswith("encoder") and "num_batches_tracked" in k]
+    assert all(c == 3 for c in counts), "running statistics move once per batch"
+
+    run.save_checkpoint(tmp_path / "last.ckpt")
+    restored = type(model).load_from_checkpoint(tmp_path / "last.ckpt", weights_only=True)
+    expected, found = (trainer().predict(m, many_values)[0][0] for m in (model, restored))
+    assert torch.equal(expected["z"], found["z"])
+    assert all(torch.equal(p, q) for p, q in zip(expected["probabilities"], found["probabilities"], strict=True))
+    assert found["z"].shape == (8, 3, 4)
+
+
+def test_reconstruction_is_an_argument_of_every_method(name, many_values):
+    model = build(name, many_values, reconstruction=1.0)
+    run = trainer(limit_train_batches=1, limit_val_batches=0)
+    run.fit(model, many_values)
+    assert run.callback_metrics["train/reconstruction"] > 0
+
+
+def test_same_seed_same_weights(name, many_values):
+    weights = []
+    for _ in range(2):
+        model = build(name, many_values)
+        trainer(limit_val_batches=0).fit(model, many_values)
+        weights.append(torch.cat([p.flatten() for p in model.parameters()]))
+    assert torch.equal(*weights)
+
+
+def test_penalty_pulls_on_the_encoder(name, many_values):
+    if name == "Base":
+        pytest.skip("BASE has no penalty")
+    weights = []
+    for strength in (0.0, 1.0):
+        model = build(name, many_values, strength=strength)
+        trainer(limit_val_batches=0, max_epochs=2).fit(model, many_values)
+        weights.append(torch.cat([p.flatten() for p in model.encoder.parameters()]))
+    assert not torch.equal(*weights)
+
+
+def test_half_precision(name, many_values):
+    run = trainer(precision="bf16-mixed", limit_val_batches=0)
+    run.fit(build(name, many_values), many_values)
+    assert all(torch.isfinite(v) for v in run.callback_metrics.values())
