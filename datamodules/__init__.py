@@ -3,10 +3,20 @@
 from datamodules.base import AttributeDataModule, AttributeDataset, Batch, DataError
 from datamodules.colored import CMNIST, CFashionMNIST, ColoredDigits
 from datamodules.correlated import CorrelatedDataModule
+from datamodules.cwru import CWRU
+from datamodules.grouped import GroupedDataModule
+from datamodules.hhar import HHAR
+from datamodules.mfd import MFD
+from datamodules.realworld import RealWorld
 from datamodules.toy import Toy, ToyFourAttributes, ToyNineModes
+from datamodules.uci_har import UCIHAR
 
 __all__ = [
     "CMNIST",
+    "CWRU",
+    "HHAR",
+    "MFD",
+    "UCIHAR",
     "AttributeDataModule",
     "AttributeDataset",
     "Batch",
@@ -14,6 +24,8 @@ __all__ = [
     "ColoredDigits",
     "CorrelatedDataModule",
     "DataError",
+    "GroupedDataModule",
+    "RealWorld",
     "Toy",
     "ToyFourAttributes",
     "ToyNineModes",

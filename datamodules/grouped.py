@@ -1,0 +1,233 @@
+"""Series cut into windows and tested on groups of the second attribute that training never saw."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+import zipfile
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.io import loadmat
+from scipy.signal import resample_poly
+from torch import Tensor
+
+from datamodules.base import AttributeDataModule, AttributeDataset, DataError, split_indices, stack_columns
+from datamodules.download import RemoteFile, fetch, unpack
+
+Array = NDArray[Any]
+Folder = Path | zipfile.Path  # read alike, unpacked or not
+_OVERSAMPLING = 4
+
+
+class MissingDataError(DataError):
+    """The files of a data set are not where it looks for them."""
+
+
+class Windows(NamedTuple):
+    """All windows of a data set with both attributes as indices."""
+
+    x: Tensor  # (N, C, T)
+    a1: Tensor  # (N,)
+    a2: Tensor  # (N,)
+
+
+class GroupedDataModule(AttributeDataModule):
+    """Leave one group of a_2's values out: they are the test set, the other groups train and validate.
+
+    Channels are scaled with statistics of the training groups. A data set states its facts and writes `locate`
+    and `load`.
+
+    Args:
+        test_group: Which group is tested, 0 to `groups` - 1; each holds equally many values of a_2.
+        val_fraction: Share of the other groups' windows held out for validation. Windows may overlap in time, and
+            the validation windows are drawn at random as in the paper, so validation is easier than the test.
+        scaling: `minmax` scales each channel to [-1, 1] (the paper), `standard` to zero mean and unit variance.
+        download: Fetch missing files into `root`.
+    """
+
+    test_names = ("test",)
+    test_attributes = (0,)
+    mode_sizes = (None, None)
+    folder: str  # below `root`
+    placement: str  # what belongs there, for people who place files themselves
+    remote: tuple[RemoteFile, ...] = ()
+
+    def __init__(
+        self,
+        test_group: int = 0,
+        val_fraction: float = 0.2,
+        scaling: Literal["minmax", "standard"] = "minmax",
+        download: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if not 0 <= test_group < self.groups:
+            raise DataError(
+                f"data.test_group is {test_group}; {type(self).__name__} has groups 0 to {self.groups - 1}."
+            )
+        if not 0 < val_fraction < 1:
+            raise DataError(f"data.val_fraction is {val_fraction}; it must lie between 0 and 1.")
+        self.test_group, self.val_fraction, self.scaling = test_group, val_fraction, scaling
+        self.download = download
+
+    @property
+    def path(self) -> Path:
+        """The folder of this data set."""
+        return Path(self.root) / self.folder
+
+    @abstractmethod
+    def locate(self) -> Any:
+        """The files to read; raises `MissingDataError` where they are not."""
+
+    @abstractmethod
+    def load(self) -> Windows:
+        """Read the files."""
+
+    def cache_key(self) -> tuple[object, ...] | None:
+        """What the windows depend on, for data sets that take minutes to read; None reads them every time."""
+        return None
+
+    def missing(self) -> MissingDataError:
+        """The error that says what to place where."""
+        return MissingDataError(f"{type(self).__name__} needs {self.placement} in {self.path}.")
+
+    def prepare_data(self) -> None:
+        """Fetch what is missing, and read slow files once."""
+        try:
+            self.locate()
+        except MissingDataError:
+            if not (self.download and self.remote):
+                raise
+            for remote in self.remote:
+                file = fetch(remote, self.path)
+                if file.suffix == ".zip":
+                    unpack(file, self.path)
+        if (cache := self._cache()) is not None and not cache.is_file():
+            _save(cache, self.load())
+
+    def build(self) -> dict[str, AttributeDataset]:
+        """Train, validation and test, scaled by what the training groups show."""
+        cache = self._cache()
+        windows = _read(cache) if cache is not None and cache.is_file() else self.load()
+        test = self.group_of(windows.a2) == self.test_group
+        _scale(windows.x, ~test, self.scaling)
+        a = stack_columns([windows.a1, windows.a2])
+        rest = (~test).nonzero().flatten()
+        train, val = (rest[part] for part in split_indices(len(rest), self.val_fraction, self.seed))
+        chosen = {"train": train, "val": val, "test": test}
+        return {name: AttributeDataset(windows.x[part], a[part]) for name, part in chosen.items()}
+
+    def group_of(self, a2: Tensor) -> Tensor:
+        """The group of each value of a_2: consecutive values, equally many in each."""
+        return a2 // (self.attribute_sizes[1] // self.groups)
+
+    def _cache(self) -> Path | None:
+        key = self.cache_key()
+        if key is None:
+            return None
+        return self.path / f"windows-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.npz"
+
+
+def _scale(x: Tensor, training: Tensor, scaling: str) -> None:
+    """Scale each channel in place with statistics of the training windows; invalid ones are left out of them."""
+    known = x[training & torch.isfinite(x).flatten(1).all(1)].transpose(0, 1).flatten(1)  # (C, N * T)
+    if not known.numel():
+        raise DataError("No training window is free of NaN and infinity; check the files below data.root.")
+    if scaling == "minmax":
+        low, high = known.amin(1), known.amax(1)
+        middle, spread = (low + high) / 2, (high - low) / 2
+    else:
+        middle, spread = known.mean(1), known.std(1)
+    spread = torch.where(spread > 0, spread, 1.0)  # a constant channel stays constant
+    x.sub_(middle[:, None]).div_(spread[:, None])
+
+
+def cut(series: Array, length: int, stride: int) -> Array:
+    """Windows of a series (T, C) as (N, C, length); a series shorter than a window has none."""
+    if len(series) < length:
+        return np.empty((0, series.shape[1], length), dtype=np.float32)
+    view = np.lib.stride_tricks.sliding_window_view(series, length, axis=0)
+    return view[::stride].astype(np.float32)
+
+
+def resample(times: Array, series: Array, rate: float, max_gap: float = 1.0) -> list[Array]:
+    """Bring unevenly sampled stretches to a common rate.
+
+    Args:
+        times: Seconds, (T,).
+        series: Values, (T, C); rows holding NaN or infinity are left out.
+        rate: Samples per second wanted.
+        max_gap: The series is divided where more seconds than this are missing, or where time runs backwards.
+
+    Returns:
+        One array (T', C) per stretch. Values are interpolated on a finer grid, then low-passed and decimated, so
+        that devices faster than `rate` do not alias.
+    """
+    valid = np.isfinite(series).all(1)
+    times, series = times[valid], series[valid]
+    steps = np.diff(times)
+    breaks = np.flatnonzero((steps > max_gap) | (steps < 0)) + 1
+    stretches = []
+    for t, values in zip(np.split(times, breaks), np.split(series, breaks), strict=True):
+        fine = np.arange(t[0], t[-1], 1 / (rate * _OVERSAMPLING)) if len(t) > 1 else np.empty(0)
+        if len(fine) > _OVERSAMPLING:
+            dense = np.stack([np.interp(fine, t, channel) for channel in values.T], axis=1)
+            stretches.append(resample_poly(dense, 1, _OVERSAMPLING, axis=0, padtype="line").astype(np.float32))
+    return stretches
+
+
+def collect(parts: Sequence[tuple[Array, int, int]], where: Path) -> Windows:
+    """Join windows (N, C, T) that come with one a_1 and one a_2 each."""
+    parts = [part for part in parts if len(part[0])]
+    if not parts:
+        raise DataError(f"The files in {where} hold no complete window.")
+    sizes = torch.tensor([len(x) for x, _, _ in parts])
+    x = torch.from_numpy(np.concatenate([x for x, _, _ in parts]))
+    a1, a2 = (torch.tensor(labels).repeat_interleave(sizes) for labels in zip(*(p[1:] for p in parts), strict=True))
+    return Windows(x, a1, a2)
+
+
+def archive(folder: Path, name: str, marker: str) -> Folder | None:
+    """The place that holds `marker`: `folder` / `name`, `folder` itself, or either of them inside of `name`.zip."""
+    packed = folder / f"{name}.zip"
+    candidates: list[Folder] = [folder / name, folder]
+    if packed.is_file():
+        try:
+            candidates += [zipfile.Path(packed, f"{name}/"), zipfile.Path(packed)]
+        except zipfile.BadZipFile as error:
+            raise DataError(f"{packed} is not a sound zip file; delete it and download it again.") from error
+    return next((place for place in candidates if (place / marker).exists()), None)
+
+
+def read_mat(path: Path, variable: str) -> Any:
+    """One variable of a MATLAB file, structs as dictionaries."""
+    try:
+        return loadmat(path, variable_names=[variable], simplify_cells=True)[variable]
+    except Exception as error:  # scipy raises whatever the damaged bytes lead it into
+        raise DataError(f"{path} has no readable `{variable}` ({error!r}); get the file again.") from error
+
+
+def _save(path: Path, windows: Windows) -> None:
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as file:
+            np.savez(file, **{name: values.numpy() for name, values in windows._asdict().items()})
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        warnings.warn(f"Cannot keep the windows in {path} ({error}); every run will read the files.", stacklevel=2)
+
+
+def _read(path: Path) -> Windows:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return Windows(*(torch.from_numpy(stored[name]) for name in Windows._fields))
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise DataError(f"The cache {path} cannot be read ({error}); delete it.") from error

@@ -1,0 +1,249 @@
+import numpy as np
+import pytest
+import torch
+
+from datamodules.base import DataError
+from datamodules.grouped import GroupedDataModule, MissingDataError, Windows, archive, collect, cut, resample
+
+
+class Numbered(GroupedDataModule):
+    """Six users; a window's first channel is constant at a number of its own, the second is user-dependent."""
+
+    input_shape = (2, 4)
+    attribute_names = ("activity", "user")
+    value_names = (("x", "y"), tuple("abcdef"))
+    groups = 3
+    folder = "numbered"
+    placement = "nothing at all"
+    reads = 0
+
+    def locate(self):
+        if not self.path.is_dir():
+            raise self.missing()
+        return self.path
+
+    def load(self):
+        type(self).reads += 1
+        a2 = torch.arange(6).repeat_interleave(50)
+        x = torch.arange(300.0)[:, None, None].expand(300, 2, 4).clone()
+        x[:, 1] = 10.0 ** a2[:, None]
+        return Windows(x, torch.arange(300) % 2, a2)
+
+
+class Slow(Numbered):
+    key = 0
+
+    def cache_key(self):
+        return "slow", self.key
+
+
+def built(cls=Numbered, **arguments):
+    module = cls(**arguments)
+    module.setup()
+    return module
+
+
+@pytest.mark.parametrize("group", [0, 1, 2])
+def test_every_group_is_tested_once_on_users_never_trained_on(group):
+    module = built(test_group=group)
+    train, val, test = (set(module.datasets[name].a[:, 1].tolist()) for name in ("train", "val", "test"))
+    assert test == {2 * group, 2 * group + 1}
+    assert not (train | val) & test
+    assert train | val | test == set(range(6))
+    assert [len(module.datasets[name]) for name in ("train", "val", "test")] == [160, 40, 100]
+
+
+def test_all_windows_are_used_once_and_the_seed_draws_validation():
+    module, again, other = built(scaling="standard"), built(scaling="standard"), built(scaling="standard", seed=1)
+    numbers = torch.cat([module.datasets[name].x[:, 0, 0] for name in ("train", "val", "test")])
+    assert len(numbers.unique()) == 300
+    assert torch.equal(module.datasets["val"].x, again.datasets["val"].x)
+    assert not torch.equal(module.datasets["val"].x, other.datasets["val"].x)
+
+
+@pytest.mark.parametrize("group", [0, 1, 2])
+def test_minmax_is_fitted_on_training_groups_only(group):
+    module = built(test_group=group)
+    x, a2 = Numbered(root="").load().x, torch.arange(6).repeat_interleave(50)
+    known = x[a2 // 2 != group]
+    low, high = known.amin((0, 2)), known.amax((0, 2))
+    expected = 2 * (x[a2 // 2 == group] - low[:, None]) / (high - low)[:, None] - 1
+    assert torch.allclose(module.datasets["test"].x, expected, rtol=1e-4)
+    trained = torch.cat([module.datasets["train"].x, module.datasets["val"].x])
+    assert torch.allclose(trained.amin((0, 2)), torch.tensor(-1.0))
+    assert torch.allclose(trained.amax((0, 2)), torch.tensor(1.0))
+
+
+def test_standard_scaling_matches_numpy():
+    module = built(scaling="standard", test_group=2)
+    known = Numbered(root="").load().x[:200].numpy()
+    mean, std = known.mean((0, 2), keepdims=True), known.std((0, 2), keepdims=True, ddof=1)
+    test = (Numbered(root="").load().x[200:].numpy() - mean) / std
+    assert np.allclose(module.datasets["test"].x.numpy(), test, rtol=1e-4)
+
+
+def test_invalid_windows_neither_scale_nor_stay():
+    class Broken(Numbered):
+        def load(self):
+            windows = super().load()
+            windows.x[150, 0, 2] = torch.inf
+            windows.x[151, 1, 0] = torch.nan
+            return windows
+
+    with pytest.raises(DataError, match="hold NaN or infinity"):
+        built(Broken)
+    dropped = built(Broken, on_bad_values="drop")
+    assert sum(len(d) for d in dropped.datasets.values()) == 298
+    assert dropped.datasets["train"].x.abs().max() <= 1
+    imputed = built(Broken, on_bad_values="impute")
+    assert sum(len(d) for d in imputed.datasets.values()) == 300
+    assert all(torch.isfinite(d.x).all() for d in imputed.datasets.values())
+
+
+def test_all_windows_invalid_is_a_clear_error():
+    class Broken(Numbered):
+        def load(self):
+            windows = super().load()
+            return windows._replace(x=windows.x * torch.nan)
+
+    with pytest.raises(DataError, match="No training window"):
+        built(Broken, on_bad_values="drop")
+
+
+def test_constant_channel_stays_finite():
+    class Flat(Numbered):
+        def load(self):
+            windows = super().load()
+            windows.x[:, 1] = 7.0
+            return windows
+
+    assert (built(Flat).datasets["train"].x[:, 1] == 0).all()
+
+
+def test_activity_that_no_training_user_does_is_refused():
+    class Rare(Numbered):
+        def load(self):
+            windows = super().load()
+            return windows._replace(a1=(windows.a2 == 0).long())
+
+    with pytest.raises(DataError, match="no training sample has activity = y"):
+        built(Rare, test_group=0)
+    assert built(Rare, test_group=1)
+
+
+def test_labels_outside_of_the_header_are_refused():
+    class Strange(Numbered):
+        def load(self):
+            windows = super().load()
+            return windows._replace(a1=windows.a1 + 1)
+
+    with pytest.raises(DataError, match=r"activity labels 1\.\.2, expected 0\.\.1"):
+        built(Strange)
+
+
+def test_windows_of_another_length_are_refused():
+    class Short(Numbered):
+        def load(self):
+            windows = super().load()
+            return windows._replace(x=windows.x[:, :, :3])
+
+    with pytest.raises(DataError, match=r"shape \(2, 3\), expected \(2, 4\)"):
+        built(Short)
+
+
+@pytest.mark.parametrize("group", [-1, 3])
+def test_group_out_of_range_is_refused(group):
+    with pytest.raises(DataError, match="groups 0 to 2"):
+        Numbered(test_group=group)
+
+
+def test_missing_files_say_what_to_place_where(tmp_path):
+    with pytest.raises(MissingDataError, match=r"needs nothing at all in .*numbered"):
+        Numbered(root=str(tmp_path), download=False).prepare_data()
+    with pytest.raises(MissingDataError, match="needs nothing at all"):
+        Numbered(root=str(tmp_path)).prepare_data()  # nothing to download from
+    assert not list(tmp_path.iterdir())
+
+
+def test_slow_files_are_read_once(tmp_path, monkeypatch):
+    (tmp_path / "numbered").mkdir()
+    monkeypatch.setattr(Slow, "reads", 0)
+    modules = [Slow(root=str(tmp_path), test_group=group) for group in (0, 1)]
+    for module in modules:
+        module.prepare_data()
+        module.setup()
+    assert Slow.reads == 1
+    assert torch.equal(modules[1].datasets["train"].x, built(test_group=1).datasets["train"].x)
+    monkeypatch.setattr(Slow, "key", 1)  # other files or arguments: read again
+    Slow(root=str(tmp_path)).prepare_data()
+    assert Slow.reads == 2
+
+
+def test_damaged_cache_is_a_clear_error(tmp_path):
+    (tmp_path / "numbered").mkdir()
+    module = Slow(root=str(tmp_path))
+    module.prepare_data()
+    cache = next((tmp_path / "numbered").glob("windows-*.npz"))
+    cache.write_bytes(cache.read_bytes()[:100])
+    with pytest.raises(DataError, match="delete it"):
+        module.setup()
+
+
+def test_cut_slides_over_whole_windows_only():
+    series = np.arange(20.0).reshape(10, 2)
+    windows = cut(series, 4, 3)
+    assert windows.shape == (3, 2, 4)
+    assert windows[1, 0].tolist() == [6, 8, 10, 12]
+    assert cut(series, 11, 3).shape == (0, 2, 11)
+
+
+def test_collect_joins_labels_with_their_windows(tmp_path):
+    parts = [(np.zeros((2, 1, 3)), 0, 5), (np.zeros((0, 1, 3)), 1, 1), (np.ones((1, 1, 3)), 2, 4)]
+    windows = collect(parts, tmp_path)
+    assert windows.x[:, 0, 0].tolist() == [0, 0, 1]
+    assert windows.a1.tolist() == [0, 0, 2]
+    assert windows.a2.tolist() == [5, 5, 4]
+    with pytest.raises(DataError, match="no complete window"):
+        collect([parts[1]], tmp_path)
+
+
+@pytest.mark.parametrize("rate", [50, 100, 150, 200])
+def test_resampling_keeps_slow_movements_at_any_rate(rate):
+    rng = np.random.default_rng(0)
+    times = np.sort(rng.uniform(0, 10, 10 * rate))
+    series = np.stack([np.sin(2 * np.pi * 2 * times), np.full_like(times, 9.8)], axis=1)
+    (result,) = resample(times, series, 50)
+    grid = times[0] + np.arange(len(result)) / 50
+    inner = slice(10, -10)
+    assert len(result) == pytest.approx(500, abs=5)
+    assert np.abs(result[inner, 0] - np.sin(2 * np.pi * 2 * grid[inner])).mean() < 0.03
+    assert np.allclose(result[:, 1], 9.8, atol=1e-2)  # no dip at the ends
+
+
+def test_resampling_removes_what_the_new_rate_cannot_show():
+    times = np.arange(0, 10, 1 / 200)
+    fast = np.sin(2 * np.pi * 60 * times)[:, None]  # would fold to 10 Hz
+    (result,) = resample(times, fast, 50)
+    assert np.abs(result[10:-10]).max() < 0.05
+
+
+def test_resampling_divides_at_gaps_and_leaves_invalid_rows_out():
+    times = np.concatenate([np.arange(0, 4, 0.02), np.arange(60, 63, 0.02), np.arange(10, 12, 0.02)])
+    series = np.ones((len(times), 3))
+    series[20, 1] = np.nan
+    series[30, 0] = np.inf
+    stretches = resample(times, series, 50)
+    assert [round(len(s) / 50) for s in stretches] == [4, 3, 2]
+    assert all(np.allclose(s, 1) for s in stretches)
+    assert resample(times[:1], series[:1], 50) == []
+
+
+def test_archive_is_found_unpacked_and_packed(tmp_path):
+    assert archive(tmp_path, "data", "inside.txt") is None
+    (tmp_path / "data.zip").write_bytes(b"PK not really")
+    with pytest.raises(DataError, match="not a sound zip"):
+        archive(tmp_path, "data", "inside.txt")
+    (tmp_path / "data.zip").unlink()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "inside.txt").write_text("x")
+    assert archive(tmp_path, "data", "inside.txt") == tmp_path / "data"
