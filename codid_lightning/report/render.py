@@ -124,16 +124,17 @@ def to_terminal(tables: Iterable[Table], console: Console) -> None:
     for table in tables:
         rows = [_with_choices_in_words(line, table) for line in lines(table, RICH)]
         titles = [escape_rich(f"{c.heading}\n{label(c)}".replace(" (", "\n(")) for c in table.columns]
+        printed = any(any(line.paper) for line in rows)  # cells of two lines need rules between them
         for part in _parts(table, titles, rows, console.width):
             grid = RichTable(
-                "Method", *["Design"] * bool(table.design), title=escape_rich(table.title), show_lines=True
+                "Method", *["Design"] * bool(table.design), title=escape_rich(table.title), show_lines=printed
             )
             for title in titles[part]:
                 grid.add_column(title, justify="right", no_wrap=True)
             for line in rows:
                 grid.add_row(*Line(line.lead, line.own[part], line.paper[part]).stacked("\n"))
             console.print(grid)
-        console.print(escape_rich(_missing(table)), style="dim")
+        console.print(escape_rich(table.note), style="dim")
     console.print(escape_rich(LEGEND), style="dim")
 
 
@@ -165,11 +166,6 @@ def _parts(table: Table, titles: list[str], rows: list[Line], width: int) -> lis
     return parts
 
 
-def _missing(table: Table) -> str:
-    total = sum(len(row.cells) for row in table.rows if row.method != "truth")
-    return f"{table.title}: {table.missing} of {total} cells have no run."
-
-
 def to_markdown(tables: Iterable[Table]) -> str:
     """GitHub-flavoured Markdown."""
     parts = []
@@ -179,7 +175,7 @@ def to_markdown(tables: Iterable[Table]) -> str:
         rows = [head, ["---"] * len(head), *(line.stacked("<br>") for line in lines(table, MARKDOWN))]
         rows = [row + [""] * (len(head) - len(row)) for row in rows]
         grid = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-        parts.append(f"## {escape_markdown(table.title)}\n\n{grid}\n\n{escape_markdown(_missing(table))}\n")
+        parts.append(f"## {escape_markdown(table.title)}\n\n{grid}\n\n{escape_markdown(table.note)}\n")
     return "\n".join([*parts, escape_markdown(LEGEND)]) + "\n"
 
 
@@ -252,5 +248,5 @@ def _html_table(table: Table) -> str:
         f"<h2>{html.escape(table.title)}</h2>\n"
         f'<div class="scroll"><table><thead><tr>{above}</tr><tr>{below}</tr></thead>\n<tbody>'
         + "\n".join(rows)
-        + f'</tbody></table></div>\n<p class="note">{html.escape(_missing(table))}</p>'
+        + f'</tbody></table></div>\n<p class="note">{html.escape(table.note)}</p>'
     )

@@ -2,12 +2,12 @@
 
 import warnings
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from scipy.stats import ttest_rel
 
 from codid_lightning.paper import Printed, paper_numbers
-from codid_lightning.report.names import method_title
+from codid_lightning.report.names import dataset_title, method_title
 from codid_lightning.report.scores import Run, Score, score
 from codid_lightning.report.specs import CHOICES, OURS, Column, TableSpec, table_specs
 
@@ -54,11 +54,14 @@ class Table:
     rows: tuple[Row, ...]
     gains: tuple[Gain, ...]
     design: tuple[str, ...]
+    absent: tuple[str, ...]  # titles of data sets and methods of which there is nothing to show
 
     @property
-    def missing(self) -> int:
-        """Cells without a score of ours, where there could be one."""
-        return sum(cell.ours is None for row in self.rows if row.method != "truth" for cell in row.cells)
+    def note(self) -> str:
+        """How much of the table there is."""
+        cells = [cell for row in self.rows if row.method != "truth" for cell in row.cells]
+        text = f"{sum(cell.ours is None for cell in cells)} of {len(cells)} cells have no run."
+        return text + (f" No runs at all of {', '.join(self.absent)}." if self.absent else "")
 
 
 def build_tables(runs: Sequence[Run], datasets: Collection[str] | None = None) -> list[Table]:
@@ -66,25 +69,31 @@ def build_tables(runs: Sequence[Run], datasets: Collection[str] | None = None) -
 
     Args:
         runs: The runs to fill the tables with.
-        datasets: Keep only the columns of these data sets; default: all of the paper's and all of the runs'.
+        datasets: Data sets to show; default: those of which there is a run.
     """
+    shown = {run.dataset for run in runs} if datasets is None else set(datasets)
     tables = []
     for spec in table_specs(runs):
-        columns = tuple(c for c in spec.columns if datasets is None or c.dataset in datasets)
-        table = _fill(replace(spec, columns=columns), runs)
-        if any(cell.ours for row in table.rows for cell in row.cells):
+        table = _fill(spec, runs, shown)
+        common = {"base"} if spec.design else set()  # a table of variants with BASE alone would compare nothing
+        if any(cell.ours for row in table.rows if row.method not in common for cell in row.cells):
             tables.append(table)
     return tables
 
 
-def _fill(spec: TableSpec, runs: Sequence[Run]) -> Table:
-    cells = [_column(column, spec.methods, runs) for column in spec.columns]
+def _fill(spec: TableSpec, runs: Sequence[Run], shown: Collection[str]) -> Table:
+    columns = tuple(column for column in spec.columns if column.dataset in shown)
+    absent = dict.fromkeys(dataset_title(c.dataset) for c in spec.columns if c.dataset not in shown)
+    cells = [_column(column, spec.methods, runs) for column in columns]
     rows = tuple(
         Row(method, method_title(method), tuple(column[i] for column in cells), CHOICES[method] if spec.design else "")
         for i, method in enumerate(spec.methods)
     )
-    gains = tuple(_gain(column, spec.methods, c) for column, c in zip(spec.columns, cells, strict=True))
-    return Table(spec.name, spec.title, spec.columns, rows, gains if spec.gain else (), spec.design)
+    empty = [row for row in rows if not any(cell.ours or cell.paper for cell in row.cells)]
+    rows = tuple(row for row in rows if row not in empty)
+    absent_titles = (*absent, *(row.title for row in empty))
+    gains = tuple(_gain(column, spec.methods, c) for column, c in zip(columns, cells, strict=True))
+    return Table(spec.name, spec.title, columns, rows, gains if spec.gain else (), spec.design, absent_titles)
 
 
 def _column(column: Column, methods: Sequence[str], runs: Sequence[Run]) -> list[Cell]:

@@ -1,0 +1,1 @@
+"""Commands beside LightningCLI's: each parses its arguments, calls the library and prints."""

@@ -1,0 +1,83 @@
+"""One look for all figures: legible in print, in grey and with any colour vision."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
+from matplotlib.figure import Figure
+
+# Okabe & Ito's palette: distinguishable with any form of colour blindness. Black is kept for text and centroids.
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7F7F7F", "#B8A800")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")  # shape tells classes apart where colour cannot
+DASHES = ((), (4, 1.5), (1, 1), (4, 1, 1, 1), (6, 2), (2, 1))
+HIGHLIGHT = "codid"
+
+_SETTINGS: Any = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+    "legend.frameon": False,
+    "figure.dpi": 200,
+    "savefig.bbox": "tight",
+    "svg.hashsalt": "codid",  # the same figure gives the same file
+    "pdf.fonttype": 42,
+}
+
+
+@contextmanager
+def printed() -> Iterator[None]:
+    """Draw inside this block; the settings outside stay as they were."""
+    with mpl.rc_context(_SETTINGS):
+        yield
+
+
+def new_figure(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Figure, np.ndarray]:
+    """A figure with a grid of axes, its size in inches per panel; independent of pyplot's global state."""
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    axes: np.ndarray = figure.subplots(rows, columns, squeeze=False, **options)
+    return figure, axes
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write the figure in the format its name asks for (pdf, png, svg)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"Date": None} if path.suffix == ".svg" else {}
+    with printed():
+        figure.savefig(path, metadata=metadata)
+    return path
+
+
+def line_style(index: int) -> dict[str, Any]:
+    """Colour, dashes and marker of the `index`-th line: any one of them tells the lines apart."""
+    return {
+        "color": COLORS[index % len(COLORS)],
+        "dashes": DASHES[index % len(DASHES)],
+        "marker": MARKERS[index % len(MARKERS)],
+    }
+
+
+def shades(color: str, count: int) -> list[Any]:
+    """`count` shades of one colour, dark to light, none of them close to white."""
+    middle = np.array(to_rgb(color))
+    scale = LinearSegmentedColormap.from_list("shades", np.stack([0.55 * middle, middle, 1 - 0.45 * (1 - middle)]))
+    return [scale(i / max(1, count - 1)) for i in range(count)]
+
+
+def bare(axes: Axes) -> None:
+    """Axes without scales: the coordinates of an embedding mean nothing."""
+    axes.set(xticks=[], yticks=[])
+    for spine in axes.spines.values():
+        spine.set(visible=True, color="0.7", linewidth=0.6)
