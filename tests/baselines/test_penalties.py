@@ -139,6 +139,8 @@ def test_hfs_equals_scipys_hausdorff_distance(size):
     assert support_distance(z1, z2, "max").item() == pytest.approx(directed_hausdorff(combined, real)[0], rel=1e-4)
     nearest = [min(np.linalg.norm(c - r) for r in real) for c in combined]
     assert support_distance(z1, z2, "mean").item() == pytest.approx(np.mean(nearest), rel=1e-3)
+    of_first_two = np.reshape(nearest, (size, size))[:, :2]
+    assert support_distance(z1, z2, "mean", combinations=2).item() == pytest.approx(of_first_two.mean(), rel=1e-3)
 
 
 def test_hfs_vanishes_on_a_factorised_support_and_ignores_scale():
