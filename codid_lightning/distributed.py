@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from torch.distributed.nn.functional import all_reduce
 
 
 def world_size() -> int:
@@ -32,26 +33,41 @@ def average_in_place(tensors: Sequence[Tensor]) -> None:
 
 
 class _Gather(torch.autograd.Function):
-    """Concatenation over ranks; each rank's gradient is the sum of all ranks' gradients for its rows."""
+    """Concatenation over ranks.
+
+    Every rank goes on to compute the same loss of the same global batch, so its own rows' gradient is already whole;
+    the factor makes the mean over ranks of parameter gradients their sum.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, sizes: list[int]) -> Tensor:
         ctx.sizes = sizes
-        parts = [x.new_empty(size, *x.shape[1:]) for size in sizes]
-        dist.all_gather(parts, x.contiguous())
-        return torch.cat(parts)
+        largest = max(sizes)
+        padded = torch.cat([x, x.new_zeros(largest - len(x), *x.shape[1:])])
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded.contiguous())
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        total = gradients[0].contiguous()
-        dist.all_reduce(total)
         start = sum(ctx.sizes[: dist.get_rank()])
-        return total[start : start + ctx.sizes[dist.get_rank()]], None
+        return gradients[0][start : start + ctx.sizes[dist.get_rank()]] * len(ctx.sizes), None
 
 
 def gather(x: Tensor) -> Tensor:
-    """Rows of all ranks in rank order, differentiable: the loss may be any function of the global batch."""
-    return x if world_size() == 1 else _Gather.apply(x, row_counts(x))
+    """Rows of all ranks in rank order. Differentiable for losses that every rank computes alike."""
+    if world_size() == 1:
+        return x
+    gathered: Tensor = _Gather.apply(x, row_counts(x))
+    return gathered
+
+
+def average_differentiably(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Means over ranks that gradients can flow through, to all ranks' inputs."""
+    if world_size() == 1:
+        return list(tensors)
+    flat: Tensor = all_reduce(_flatten_dense_tensors(tensors)) / world_size()
+    return list(_unflatten_dense_tensors(flat, tensors))
 
 
 def row_counts(x: Tensor) -> list[int]:

@@ -69,7 +69,7 @@ class DisentanglementModule(LightningModule):
         for name in self.test_names:
             self.metrics[name] = self._metrics(name, test_attributes)
         self.losses = LossMeter()
-        self._seed = 0
+        self._seed: int | None = None
 
     # ------------------------------------------------------------------------------------------- forward and losses
 
@@ -139,18 +139,33 @@ class DisentanglementModule(LightningModule):
 
     # ------------------------------------------------------------------------------- manual steps, for several losses
 
-    def minimise(self, optimizer: Optimizer, loss: Tensor) -> None:
-        """One step of `optimizer` down `loss`; nothing but its parameters moves or receives a gradient."""
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self.step(optimizer, torch.autograd.grad(loss, parameters, allow_unused=True))
+    def minimise(
+        self, optimizer: Optimizer, loss: Tensor, parameters: nn.Module | None = None, reduce: bool = True
+    ) -> None:
+        """One step of `optimizer` down `loss`; nothing but its parameters moves or receives a gradient.
 
-    def step(self, optimizer: Optimizer, gradients: Sequence[Tensor | None], reduce: bool = True) -> None:
+        Args:
+            optimizer: The optimizer to step.
+            loss: What to minimise.
+            parameters: Network to restrict the step to; by default all the optimizer holds.
+            reduce: Average gradients over ranks; off for losses that every rank computes alike.
+        """
+        moving = (
+            [p for group in optimizer.param_groups for p in group["params"]]
+            if parameters is None
+            else list(parameters.parameters())
+        )
+        self.step(optimizer, moving, torch.autograd.grad(loss, moving, allow_unused=True), reduce)
+
+    @staticmethod
+    def step(
+        optimizer: Optimizer, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], reduce: bool = True
+    ) -> None:
         """Apply gradients, averaged over ranks unless they are already the same on all of them.
 
         Gradients are computed with `autograd.grad` rather than `manual_backward`: a step sees its own parameters
         only, and DDP's reducer, which expects every parameter in every backward, stays out of the way.
         """
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         filled = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients, strict=True)]
         if reduce:
             filled = distributed.average(filled)
@@ -162,13 +177,17 @@ class DisentanglementModule(LightningModule):
     # --------------------------------------------------------------------------------------------------------- hooks
 
     def on_fit_start(self) -> None:
-        """Take the run's seed; `seed_everything` has set it, also in a resumed process."""
-        self._seed = torch.initial_seed()
+        """Take the run's seed, unless a checkpoint brought it."""
+        if self._seed is None:
+            self._seed = torch.initial_seed()
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Make the step's randomness independent of everything that ran before it."""
-        keys = (self._seed, self.current_epoch, batch_idx, self.global_rank)
-        torch.manual_seed(seeded_generator(*keys).initial_seed())
+        torch.manual_seed(self.step_seed(batch_idx, self.global_rank))
+
+    def step_seed(self, *keys: int) -> int:
+        """Seed of something random in the current epoch, told apart by further numbers."""
+        return seeded_generator(self._seed or 0, self.current_epoch, *keys).initial_seed()
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Keep BatchNorm's running statistics equal on all ranks and stop at the first loss that is not finite."""
@@ -196,8 +215,10 @@ class DisentanglementModule(LightningModule):
         checkpoint["codid"] = {"seed": self._seed, "losses": self.losses.state()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the running losses."""
-        self.losses.load(checkpoint.get("codid", {}).get("losses", {}))
+        """Restore the seed and the running losses."""
+        state = checkpoint.get("codid", {})
+        self._seed = state.get("seed")
+        self.losses.load(state.get("losses", {}))
 
     # ------------------------------------------------------------------------------------------------------- helpers
 

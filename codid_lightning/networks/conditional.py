@@ -33,7 +33,8 @@ class Table:
     def spread(self, x: Tensor, fill: float = 0) -> Tensor:
         """Samples (B, ...) to their places (G, M, ...)."""
         flat = x.new_full((self.shape[0] * self.shape[1], *x.shape[1:]), fill)
-        return flat.index_copy(0, self.position, x).unflatten(0, self.shape)
+        table: Tensor = flat.index_copy(0, self.position, x).unflatten(0, self.shape)
+        return table
 
     def collect(self, table: Tensor) -> Tensor:
         """Values (G, M, ...) back to samples (B, ...)."""

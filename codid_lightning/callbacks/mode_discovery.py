@@ -1,0 +1,185 @@
+"""Mode discovery between epochs: encode, cluster, decide once, adopt everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_info
+from torch import Tensor
+
+from codid_lightning import distributed
+from codid_lightning.clustering import Clustering, ModesPerValue
+from codid_lightning.metrics.clustering import mode_scores
+from codid_lightning.metrics.information import joint_labels
+
+if TYPE_CHECKING:
+    from codid_lightning.codid import CoDID
+    from codid_lightning.targets import Target
+
+Due = Literal["fit", "merge", "split"]
+
+
+class ModeDiscovery(Callback):
+    """Finds the modes under every value of CoDID's targets and keeps refining them (Algorithm 1, lines 8 to 14).
+
+    At the first batch of an epoch that is due, the training set is encoded in evaluation mode, each rank its share;
+    rank 0 clusters and decides, all ranks adopt the same decision. Merges are proposed at even and splits at odd
+    iterations. `history` keeps every refinement: counts, scores and all proposals with their log Hastings ratios.
+    """
+
+    def __init__(self) -> None:
+        self.iteration = 0
+        self.last_epoch = -1
+        self.history: list[dict[str, Any]] = []
+        self.modes: dict[int, ModesPerValue] = {}
+        self._restored: dict[int, dict[str, Any]] = {}
+
+    # ---------------------------------------------------------------------------------------------------------- when
+
+    def due(self, epoch: int, module: CoDID) -> Due | None:
+        """What happens at the start of an epoch (counted from 0)."""
+        since = epoch - module.pretrain_epochs
+        if since == 0:
+            return "fit"
+        if module.cluster_every is None or since < 0 or since % module.cluster_every:
+            return None
+        if module.cluster_until is not None and since >= module.cluster_until:
+            return None
+        return "split" if (since // module.cluster_every) % 2 else "merge"
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Refine before an epoch's first batch; a run resumed inside the epoch does not repeat it."""
+        module: CoDID = pl_module  # type: ignore[assignment]
+        due = self.due(trainer.current_epoch, module)
+        if due is None or batch_idx > 0 or self.last_epoch == trainer.current_epoch:
+            return
+        self.last_epoch = trainer.current_epoch
+        self.iteration = 0 if due == "fit" else self.iteration + 1
+        torch.manual_seed(module.step_seed())
+        z, a, mode = self.encode(trainer, module)
+        for target in module.target_list:
+            if target.moded:
+                self.discover(trainer, module, target, due, z, a, mode)
+
+    # ----------------------------------------------------------------------------------------------------------- what
+
+    @torch.no_grad()
+    def encode(self, trainer: Trainer, module: CoDID) -> tuple[Tensor, Tensor, Tensor]:
+        """Representations (N, Q, d), attributes and modes (N, Q) of the whole training set, in index order."""
+        training = module.training
+        module.eval()
+        parts = [(module(batch["x"]), batch["a"], batch["mode"]) for batch in self._batches(trainer, module)]
+        module.train(training)
+        z, a, mode = (torch.cat(columns) for columns in zip(*parts, strict=True))
+        return distributed.gather(z.float()), distributed.gather(a), distributed.gather(mode)
+
+    def _batches(self, trainer: Trainer, module: CoDID) -> Iterator[Any]:
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        if not hasattr(data, "encode_dataloader"):
+            raise TypeError(
+                "CoDID clusters the whole training set: give the trainer an AttributeDataModule (or any data module "
+                "with an `encode_dataloader` of the training set in index order) instead of bare loaders."
+            )
+        for batch in data.encode_dataloader():
+            yield trainer.strategy.batch_to_device(batch, module.device)
+
+    def discover(
+        self, trainer: Trainer, module: CoDID, target: Target, due: Due, z: Tensor, a: Tensor, mode: Tensor
+    ) -> None:
+        """Cluster one target's representations, let everybody adopt the result and note what happened."""
+        q = target.attribute
+        own, values = z[:, q], a[:, q]
+        decision = self.decide(module, target, due, own, values, mode[:, q]) if trainer.is_global_zero else None
+        found: Clustering = trainer.strategy.broadcast(decision)  # type: ignore[assignment]
+        module.adopt(target, found, cluster_radius(own, found))
+        self._note(trainer, module, target, due, found, a, mode)
+
+    def decide(self, module: CoDID, target: Target, due: Due, z: Tensor, values: Tensor, mode: Tensor) -> Clustering:
+        """The clusters from now on; moves are accepted at random, so one rank decides for all."""
+        modes = self.modes_of(module, target)
+        if due == "fit":
+            return modes.fit(z, values, mode)
+        halves = self.halves(module, target, z, values) if due == "split" else None
+        return modes.refine(z, values, due, halves)
+
+    @torch.no_grad()
+    def halves(self, module: CoDID, target: Target, z: Tensor, values: Tensor) -> Tensor | None:
+        """Split proposals of the subclustering net (N, 2), where it decides."""
+        if module.split_by != "subcluster_net":
+            return None
+        parts = zip(z.split(4096), values.split(4096), target.labels.split(4096), strict=True)
+        return torch.cat([target.halves(*part) for part in parts])
+
+    def modes_of(self, module: CoDID, target: Target) -> ModesPerValue:
+        """The clusterers of a target, made on first use."""
+        q = target.attribute
+        if q not in self.modes:
+            given = module.n_clusters
+            counts = [given] * target.values if isinstance(given, int) else list(given)
+            if len(counts) != target.values:
+                raise ValueError(
+                    f"model.n_clusters has {len(counts)} entries, attribute {q + 1} has {target.values} values: give "
+                    "one number for all values or one per value."
+                )
+            self.modes[q] = ModesPerValue(module.clusterer, counts, target.slots)
+            if q in self._restored:
+                self.modes[q].load_state_dict(self._restored.pop(q))
+        return self.modes[q]
+
+    def _note(
+        self, trainer: Trainer, module: CoDID, target: Target, due: Due, found: Clustering, a: Tensor, mode: Tensor
+    ) -> None:
+        q = target.attribute
+        others = joint_labels(*(a[:, j] for j in range(a.shape[1]) if j != q))
+        scores = mode_scores(found.labels.to(a.device), mode[:, q], a[:, q], others)
+        accepted = sum(move.accepted for move in found.moves)
+        scores |= {"modes/proposed": float(len(found.moves)), "modes/accepted": float(accepted)}
+        prefix = "modes/" if q == 0 else f"modes/a{q + 1}/"
+        module.mode_metrics.update({name.replace("modes/", prefix): score for name, score in scores.items()})
+        counts = found.active.sum(1).tolist()
+        self.history.append(
+            {
+                "epoch": trainer.current_epoch,
+                "iteration": self.iteration,
+                "attribute": q,
+                "kind": due,
+                "counts": counts,
+                "scores": scores,
+                "moves": [{**asdict(move), "slots": list(move.slots)} for move in found.moves],
+            }
+        )
+        proposals = f", {accepted} of {len(found.moves)} {due}s accepted" if due != "fit" else ""
+        quality = f", NMI with true modes {scores['modes/nmi']:.2f}" if "modes/nmi" in scores else ""
+        rank_zero_info(f"Epoch {trainer.current_epoch}: clusters under each value {counts}{proposals}{quality}.")
+
+    # ---------------------------------------------------------------------------------------------------- checkpoint
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the iterations stand, with the mixtures to go on from."""
+        mixtures = {q: modes.state_dict() for q, modes in self.modes.items()}
+        return {
+            "iteration": self.iteration,
+            "last_epoch": self.last_epoch,
+            "history": self.history,
+            "modes": {**self._restored, **mixtures},
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a checkpoint; the mixtures are rebuilt when they are needed."""
+        self.iteration, self.last_epoch = state_dict["iteration"], state_dict["last_epoch"]
+        self.history = state_dict["history"]
+        self._restored = dict(state_dict["modes"])
+
+
+def cluster_radius(z: Tensor, found: Clustering) -> Tensor:
+    """Mean squared distance of each cluster's samples to its mean, (A, K)."""
+    values, slots = found.active.shape
+    labels = found.labels.to(z.device)
+    squared = (z - found.means.to(z).flatten(0, 1)[labels]).square().sum(1)
+    total = torch.zeros(values * slots, device=z.device).index_add_(0, labels, squared)
+    return (total / labels.bincount(minlength=values * slots).clamp_min(1)).view(values, slots)

@@ -1,0 +1,340 @@
+"""CoDID: coordinated disentanglement with iterative mode discovery.
+
+Hu and Chen, "Coordinated Disentanglement with Iterative Mode Discovery Under Hidden Correlations", ICML 2026.
+The training step is Algorithm 1, its five updates in order; clusters come from the `ModeDiscovery` callback.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from codid_lightning import distributed
+from codid_lightning.clustering import DPGMM, Clusterer, Clustering
+from codid_lightning.losses import isotropic_loss, reconstruction_loss, shuffle_within, weight_alignment_loss
+from codid_lightning.module import DisentanglementModule
+from codid_lightning.networks.backbones import Backbone
+from codid_lightning.networks.conditional import Table
+from codid_lightning.networks.frozen import frozen_statistics
+from codid_lightning.targets import Sharing, Target, View
+from datamodules.base import Batch
+
+
+class CoDID(DisentanglementModule):
+    """Disentangles attributes under hidden correlations by discovering their modes while training.
+
+    Per batch, each update with its own optimizer: *inform* (encoder, predictors, decoder on L_info), *subcluster*
+    (S on L_sc), *discriminate* (D on L_wd with w = 1, N_d times), *weigh* (W on L_meta through one virtual encoder
+    update) and *disentangle* (encoder on -L_wd with the learned weights).
+
+    On several devices the batch of steps two to five is the global one: representations are gathered, so marginals
+    are drawn from all ranks' samples, and the meta step averages the virtual update and L_meta over ranks. All
+    gradients equal those of one device with the same global batch. `trainer.global_step` counts batches.
+
+    Args:
+        input_shape: Shape of one sample; linked from the data.
+        attribute_sizes: Number of values of each attribute; linked from the data.
+        test_names: Names of the test sets; linked from the data.
+        test_attributes: Attributes whose test values occur in training; linked from the data.
+        backbone: Encoder and decoder of the paper's architecture table.
+        latent_dim: Dimensions d of each representation.
+        lr: Learning rate of encoder, predictors, decoder and subclustering net.
+        reconstruction: Weight of the reconstruction loss (lambda_re).
+        strength: Weight of -L_wd in the disentangle step.
+        targets: Attributes to disentangle.
+        moded: Targets with modes to discover; null means all of them. The others are conditioned on their value.
+        clusterer: How modes are found under each value; null is a DPGMM started from `n_clusters`.
+        n_clusters: Initial clusters under each value of a target, one number for all values or one per value.
+        max_clusters: Slots under each value: the truncation level of the Dirichlet process.
+        discriminator_lr: Learning rate of the discriminators (l_d).
+        discriminator_steps: Discriminator updates per batch (N_d).
+        weight_lr: Learning rate of the weight net.
+        mode_prediction: Weight of the mode prediction loss (lambda_mp).
+        meta_reconstruction: Weight of reconstruction in the meta loss (lambda_mr).
+        weight_alignment: Weight of the weight alignment loss (lambda_wa).
+        meta_lr: Step of the virtual encoder update (beta); null is `lr`.
+        virtual_step: The virtual update descends L_wd as Eq. 7 is written, or ascends it as the real one does.
+        weight_scale: Scale weights to mean 1 within each cluster of the batch, or leave the sigmoid's output.
+        disentangle_lr: Learning rate of a separate Adam for the disentangle step; null shares inform's.
+        pretrain_epochs: Epochs before the first clustering (N_ptr).
+        cluster_every: Epochs between refinements (N_cl); null clusters once.
+        cluster_until: Epochs after pre-training during which clusters are refined (N_it); null is to the end.
+        discrimination: No discrimination loss, the plain one (L_d) or the weighted one (L_wd).
+        split_by: Whether the subclustering net or the mixture alone proposes how clusters are split.
+        sharing: Which clusters share a discriminator: those of one value, none (-ID) or all (-SD).
+        reconfigure: When clusters change, adapt their rows only or re-initialise the heads (-UA).
+        restart: Re-initialise everything once clusters are known and train from scratch (-km).
+    """
+
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        attribute_sizes: tuple[int, ...],
+        test_names: tuple[str, ...] = ("test",),
+        test_attributes: tuple[int, ...] = (0,),
+        backbone: Backbone = "mlp",
+        latent_dim: int = 128,
+        lr: float = 1e-3,
+        reconstruction: float = 1.1,
+        strength: float = 1.0,
+        targets: list[int] | None = None,
+        moded: list[int] | None = None,
+        clusterer: Clusterer | None = None,
+        n_clusters: int | list[int] = 4,
+        max_clusters: int = 16,
+        discriminator_lr: float = 3e-4,
+        discriminator_steps: int = 15,
+        weight_lr: float = 1e-3,
+        mode_prediction: float = 0.3,
+        meta_reconstruction: float = 1.0,
+        weight_alignment: float = 0.3,
+        meta_lr: float | None = None,
+        virtual_step: Literal["descend", "ascend"] = "descend",
+        weight_scale: Literal["cluster", "none"] = "cluster",
+        disentangle_lr: float | None = None,
+        pretrain_epochs: int = 20,
+        cluster_every: int | None = 5,
+        cluster_until: int | None = 30,
+        discrimination: Literal["none", "plain", "weighted"] = "weighted",
+        split_by: Literal["subcluster_net", "mixture"] = "subcluster_net",
+        sharing: Sharing = "value",
+        reconfigure: Literal["partial", "full"] = "partial",
+        restart: bool = False,
+    ) -> None:
+        super().__init__(
+            input_shape,
+            attribute_sizes,
+            test_names,
+            test_attributes,
+            backbone,
+            latent_dim,
+            lr,
+            reconstruction,
+            strength,
+        )
+        self.automatic_optimization = False
+        self.clusterer = clusterer if clusterer is not None else DPGMM(max_rounds=0)
+        self.n_clusters, self.max_clusters = n_clusters, max_clusters
+        self.discriminator_lr, self.discriminator_steps = discriminator_lr, discriminator_steps
+        self.weight_lr, self.disentangle_lr = weight_lr, disentangle_lr
+        self.mode_prediction, self.meta_reconstruction = mode_prediction, meta_reconstruction
+        self.weight_alignment = weight_alignment
+        self.meta_lr = (lr if meta_lr is None else meta_lr) * (1 if virtual_step == "descend" else -1)
+        self.normalise_weights = weight_scale == "cluster"
+        self.pretrain_epochs, self.cluster_every, self.cluster_until = pretrain_epochs, cluster_every, cluster_until
+        self.discrimination, self.split_by = discrimination, split_by
+        self.reconfigure, self.restart = reconfigure, restart
+        self.mode_metrics: dict[str, float] = {}
+        attributes = targets or [0]
+        with_modes = attributes if moded is None else moded
+        self.targets = nn.ModuleList(
+            Target(q, self.attribute_sizes, latent_dim, max_clusters, q in with_modes, sharing) for q in attributes
+        )
+
+    # ----------------------------------------------------------------------------------------------- Algorithm 1
+
+    def training_step(self, batch: Batch, batch_idx: int) -> None:
+        """Line 5 until clusters exist, then lines 16 to 21."""
+        self.inform(batch)
+        if not all(target.ready for target in self.target_list) or self.current_epoch < self.pretrain_epochs:
+            return
+        with frozen_statistics(self.encoder):
+            z = self(batch["x"])  # one pass for all that follows; the encoder rests until `disentangle`
+            views = self.views(z, batch)
+            if self.split_by == "subcluster_net":
+                self.subcluster(views)
+            if self.discrimination == "none":
+                return
+            self.discriminate(views)
+            marginals = [shuffle_within(view.slot, self.generator) for view in views]
+            if self.discrimination == "weighted":
+                self.weigh(batch, views, marginals)
+            self.disentangle(views, marginals)
+
+    def inform(self, batch: Batch) -> None:
+        """Encoder, predictors and decoder learn what attributes, modes and data look like (Eq. 4, line 16)."""
+        z = self(batch["x"])
+        loss = self.informative_loss(z, batch)
+        for target in self.target_list:
+            if target.moded and target.ready and self.mode_prediction > 0:
+                mode_loss = target.mode_losses(z[:, target.attribute], batch["index"])[0].mean()
+                self.losses.add("mode_prediction", mode_loss)
+                loss = loss + self.mode_prediction * mode_loss
+        optimizer = self.optimizers()[0]  # type: ignore[index]
+        self.minimise(optimizer, loss)  # type: ignore[arg-type]
+
+    def subcluster(self, views: list[View]) -> None:
+        """The subclustering net learns the mixture's halves, corrected by how W weighs the pairs (Eq. 11, line 16)."""
+        for target, view in zip(self.target_list, views, strict=True):
+            if not target.moded:
+                continue
+            own = view.own.detach()
+            halves = target.halves(own, view.value, view.slot)
+            loss = isotropic_loss(halves, own, target.sub_means[view.slot], target.radius[view.slot])
+            self.losses.add("isotropic", loss)
+            if self.discrimination == "weighted":
+                table = Table(view.value, target.values)
+                divergence, together = target.weight_divergence(view, table)
+                alignment = weight_alignment_loss(table.spread(halves[:, 0]), divergence, together)
+                self.losses.add("weight_alignment", alignment)
+                loss = loss + self.weight_alignment * alignment
+            self.minimise(self.optimizer("subcluster"), loss, reduce=False)
+
+    def discriminate(self, views: list[View]) -> None:
+        """Discriminators learn to tell joint from shuffled pairs, N_d times (Eq. 5 with w = 1, lines 17 to 19)."""
+        for target, view in zip(self.target_list, views, strict=True):
+            own, rest = view.own.detach(), view.rest.detach()
+            for permutation in shuffle_within(view.slot, self.generator, self.discriminator_steps):
+                joint = target.discriminate(own, rest, view)
+                marginal = target.discriminate(own, rest[permutation], view)
+                loss = ((F.softplus(-joint) + F.softplus(marginal)) * view.partnered).sum() / view.count
+                self.minimise(self.optimizer("discriminator"), loss, parameters=target.discriminator, reduce=False)
+            self.losses.add("discriminator", loss)
+
+    def weigh(self, batch: Batch, views: list[View], marginals: list[Tensor]) -> None:
+        """Weight nets learn to trust the shuffled pairs whose alignment keeps z informative (Eq. 8, line 20)."""
+        virtual = self.discrimination_loss(views, marginals, self.weights(views, marginals))
+        names, parameters = zip(*self.encoder.named_parameters(), strict=True)
+        local = torch.autograd.grad(virtual, parameters, create_graph=True)
+        gradients = distributed.average_differentiably(local)
+        moved = {n: p - self.meta_lr * g for n, p, g in zip(names, parameters, gradients, strict=True)}
+        z = torch.func.functional_call(self.encoder, moved, (batch["x"],))
+        loss = self.meta_loss(z, batch)
+        self.losses.add("meta", loss)
+        self.minimise(self.optimizer("weigh"), loss)
+
+    def disentangle(self, views: list[View], marginals: list[Tensor]) -> None:
+        """The encoder makes joint and weighted shuffled pairs alike (Eq. 5 with w, maximised, line 21)."""
+        weights = [None if w is None else w.detach() for w in self.weights(views, marginals)]
+        loss = self.discrimination_loss(views, marginals, weights)
+        self.losses.add("discrimination", loss)
+        name = "inform" if self.disentangle_lr is None else "disentangle"
+        self.minimise(self.optimizer(name), -self.strength * loss, parameters=self.encoder)
+
+    # ------------------------------------------------------------------------------------------------- their parts
+
+    @property
+    def target_list(self) -> list[Target]:
+        """The targets, typed."""
+        return list(self.targets)  # type: ignore[arg-type]
+
+    def views(self, z: Tensor, batch: Batch) -> list[View]:
+        """Each target's arrangement of the global batch."""
+        z, a, index = distributed.gather(z), distributed.gather(batch["a"]), distributed.gather(batch["index"])
+        with torch.no_grad():
+            attribute_losses = self.attribute_losses(z, a)
+        return [target.view(z, a, index, attribute_losses) for target in self.target_list]
+
+    def weights(self, views: list[View], marginals: list[Tensor]) -> list[Tensor | None]:
+        """Learned weights of each target's marginal pairs; None where all count alike."""
+        weights: list[Tensor | None] = []
+        for target, view, permutation in zip(self.target_list, views, marginals, strict=True):
+            if not target.moded or self.discrimination != "weighted":
+                weights.append(None)
+                continue
+            with torch.no_grad():
+                logits = target.discriminate(view.own, view.rest[permutation], view)
+            weights.append(target.weigh(view, permutation, F.softplus(logits), self.normalise_weights))
+        return weights
+
+    def discrimination_loss(self, views: list[View], marginals: list[Tensor], weights: list[Tensor | None]) -> Tensor:
+        """L_wd (Eq. 5), summed over targets; clusters without a pair in the batch contribute nothing."""
+        total = views[0].own.new_zeros(())
+        for target, view, permutation, w in zip(self.target_list, views, marginals, weights, strict=True):
+            joint = F.softplus(-target.discriminate(view.own, view.rest, view))
+            marginal = F.softplus(target.discriminate(view.own, view.rest[permutation], view))
+            losses = joint + (marginal if w is None else w * marginal)
+            total = total + (losses * view.partnered).sum() / view.count
+        return total
+
+    def meta_loss(self, z: Tensor, batch: Batch) -> Tensor:
+        """L_meta (Eq. 8): what the moved representations still tell of the attribute and the data."""
+        losses = self.attribute_losses(z, batch["a"])
+        loss = torch.stack([losses[:, t.attribute].mean() for t in self.target_list if t.moded]).sum()
+        if self.decoder is not None and self.meta_reconstruction > 0:
+            with frozen_statistics(self.decoder):
+                loss = loss + self.meta_reconstruction * reconstruction_loss(self.decoder(z), batch["x"])
+        return loss
+
+    # ------------------------------------------------------------------------------------------------ mode discovery
+
+    def configure_callbacks(self) -> list[Callback]:
+        """Mode discovery comes with the method, unless the trainer was given one of its own."""
+        from codid_lightning.callbacks.mode_discovery import ModeDiscovery
+
+        given = any(isinstance(callback, ModeDiscovery) for callback in self.trainer.callbacks)  # type: ignore[attr-defined]
+        return [] if given or not any(target.moded for target in self.target_list) else [ModeDiscovery()]
+
+    def adopt(self, target: Target, found: Clustering, radius: Tensor) -> None:
+        """Take over new clusters of a target: labels, and the heads' rows with their Adam moments (line 13)."""
+        first = not target.ready
+        optimizers: list[Optimizer] = self.trainer.optimizers
+        target.adopt(found, radius, optimizers, reset=self.reconfigure == "full")
+        if first and self.restart:
+            self._start_again(optimizers)
+
+    def _start_again(self, optimizers: list[Optimizer]) -> None:
+        for module in self.modules():
+            if callable(reset := getattr(module, "reset_parameters", None)):
+                reset()
+        for optimizer in optimizers:
+            optimizer.state.clear()
+
+    # ---------------------------------------------------------------------------------------------------- optimizers
+
+    def configure_optimizers(self) -> list[Optimizer]:
+        """One Adam per step of Algorithm 1, in the order of `optimizer_names`."""
+        moded = [t for t in self.target_list if t.moded]
+        heads = [self.encoder, self.predictors, *(t.mode_predictor for t in moded)]
+        modules: dict[str, tuple[list[nn.Module], float]] = {
+            "inform": ([*heads, *([self.decoder] if self.decoder is not None else [])], self.lr),
+            "discriminator": ([t.discriminator for t in self.target_list], self.discriminator_lr),
+        }
+        if moded:
+            modules["subcluster"] = ([t.subcluster_net for t in moded], self.lr)
+            modules["weigh"] = ([t.weight_net for t in moded], self.weight_lr)
+        if self.disentangle_lr is not None:
+            modules["disentangle"] = ([self.encoder], self.disentangle_lr)
+        self.optimizer_names = list(modules)
+        return [self.adam([p for m in group for p in m.parameters()], lr) for group, lr in modules.values()]
+
+    def optimizer(self, name: str) -> Optimizer:
+        """The optimizer of one step, without Lightning's wrapper, so that `trainer.global_step` counts batches."""
+        found: Optimizer = self.trainer.optimizers[self.optimizer_names.index(name)]
+        return found
+
+    # ---------------------------------------------------------------------------------------------------------- hooks
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Randomness shared by all ranks beside each rank's own: everyone shuffles the global batch alike."""
+        super().on_train_batch_start(batch, batch_idx)
+        self.generator = torch.Generator(self.device).manual_seed(self.step_seed(batch_idx))
+
+    def on_train_epoch_end(self) -> None:
+        """Log the epoch's losses and the scores of the clusters in use."""
+        super().on_train_epoch_end()
+        self.log_dict(self.mode_metrics)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the scores of the clusters in use."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["codid"]["modes"] = self.mode_metrics
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore the scores of the clusters in use."""
+        super().on_load_checkpoint(checkpoint)
+        self.mode_metrics = checkpoint.get("codid", {}).get("modes", {})
+
+    def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
+        """Probabilities, representations and, once there are clusters, the most likely one of the first target."""
+        outputs = super().predict_step(batch, batch_idx, dataloader_idx)
+        target = self.target_list[0]
+        if target.moded and target.ready:
+            log_probs = target.mode_predictor(outputs["z"][:, target.attribute], target.active.flatten())
+            outputs["cluster"] = log_probs.argmax(1)
+        return outputs

@@ -1,0 +1,103 @@
+"""Heads whose clusters come and go: rows in tables of fixed size, one slot per possible cluster.
+
+A cluster is a slot `value * K + k`, with K slots under each attribute value. The four layers the paper reconfigures
+(output of the mode predictor and the subclustering net, conditional input of discriminator and weight net) are tables
+with one row per slot. Waking a slot is adding a neuron, putting it to sleep is removing one; parameters keep their
+identity and shape, so optimizers, DDP and checkpoints need not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from codid_lightning.networks.conditional import Table
+
+
+class ModePredictor(nn.Module):
+    """C^m: log-probabilities over the clusters of all attribute values.
+
+    Args:
+        num_slots: Slots over all values.
+        latent_dim: Dimensions of the representation.
+    """
+
+    def __init__(self, num_slots: int, latent_dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_slots, latent_dim))
+        self.bias = nn.Parameter(torch.empty(num_slots))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the rows as `nn.Linear` does."""
+        bound = 1 / sqrt(self.weight.shape[1])
+        nn.init.uniform_(self.weight, -bound, bound)
+        nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, z: Tensor, active: Tensor) -> Tensor:
+        """Log-probabilities (B, slots) of representations (B, d); sleeping slots (mask `active`) have none."""
+        logits = torch.addmm(self.bias, z, self.weight.T)
+        return logits.masked_fill(~active, -torch.inf).log_softmax(1)
+
+
+class SubclusterNet(nn.Module):
+    """S: probabilities of the two halves of a sample's own cluster.
+
+    Args:
+        num_values: Subnetworks, one per attribute value.
+        num_slots: Slots over all values.
+        latent_dim: Dimensions of the representation.
+        hidden: Hidden units.
+    """
+
+    def __init__(self, num_values: int, num_slots: int, latent_dim: int, hidden: int = 256) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_values, latent_dim, hidden))
+        self.bias = nn.Parameter(torch.empty(num_values, 1, hidden))
+        self.out_weight = nn.Parameter(torch.empty(num_slots, 2, hidden))
+        self.out_bias = nn.Parameter(torch.empty(num_slots, 2))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all weights as `nn.Linear` does."""
+        for parameter in self.parameters():
+            fan_in = self.weight.shape[1 if parameter is self.weight or parameter is self.bias else 2]
+            nn.init.uniform_(parameter, -1 / sqrt(fan_in), 1 / sqrt(fan_in))
+
+    def forward(self, z: Tensor, value: Tensor, slot: Tensor) -> Tensor:
+        """Probabilities (B, 2) for representations (B, d) of the given attribute values and slots."""
+        table = Table(value, len(self.weight))
+        hidden = table.collect(torch.baddbmm(self.bias, table.spread(z), self.weight).relu())
+        logits = (self.out_weight[slot] * hidden[:, None]).sum(2) + self.out_bias[slot]
+        return logits.softmax(1)
+
+
+@torch.no_grad()
+def carry_over(tables: Iterable[nn.Parameter], inherit: Tensor, optimizers: Iterable[Optimizer]) -> None:
+    """Give every slot's row, with its Adam moments, to the slots that inherit from it.
+
+    Children of a split start as copies of their parent, a merged cluster as the size-weighted mean of its parts, and
+    survivors keep their rows bit for bit.
+
+    Args:
+        tables: Parameters with one leading row per slot.
+        inherit: Weight of former slot j in slot k of each value, (A, K, K); rows of sleeping slots are zero.
+        optimizers: All optimizers that may hold moments of the tables.
+    """
+    for table in tables:
+        _inherit(table, inherit)
+        for optimizer in optimizers:
+            for name, moment in optimizer.state.get(table, {}).items():
+                if name in ("exp_avg", "exp_avg_sq"):
+                    _inherit(moment, inherit)
+
+
+def _inherit(table: Tensor, inherit: Tensor) -> None:
+    rows = table.view(*inherit.shape[:2], -1)
+    moved = torch.bmm(inherit.to(rows), rows)
+    survivor = inherit.diagonal(dim1=1, dim2=2) == 1
+    rows.copy_(torch.where(survivor[..., None], rows, moved))

@@ -1,0 +1,247 @@
+"""The heads of one attribute to disentangle, and what they know of its clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from codid_lightning.clustering import Clustering
+from codid_lightning.losses import has_partner, summary_divergence
+from codid_lightning.networks.conditional import ConditionalMLP, Table
+from codid_lightning.networks.slots import ModePredictor, SubclusterNet, carry_over
+
+Sharing = Literal["value", "mode", "all"]
+
+
+@dataclass
+class View:
+    """One target's look at a (global) batch: B samples, which of them belong together, and how to pair them."""
+
+    own: Tensor  # (B, d) representations of the target attribute
+    rest: Tensor  # (B, (Q - 1) d) representations of all others
+    value: Tensor  # (B,) values of the target attribute
+    slot: Tensor  # (B,) clusters
+    partnered: Tensor  # (B,) float mask: samples whose cluster has a partner in the batch
+    others: Tensor  # (B, V) one-hot values of all other attributes, side by side
+    losses: Tensor  # (B, Q + 1) attribute losses (own first) and mode prediction loss, constants
+
+    @property
+    def count(self) -> Tensor:
+        """Number of samples that can be paired."""
+        return self.partnered.sum().clamp_min(1)
+
+
+class Target(nn.Module):
+    """Discriminator, and for an attribute with modes also mode predictor, weight net and subclustering net.
+
+    Without modes the attribute's own value is the condition, which makes it A-CMI for this attribute.
+
+    Args:
+        attribute: Position q of the attribute.
+        attribute_sizes: Number of values of all attributes.
+        latent_dim: Dimensions of each representation.
+        max_clusters: Slots per value; 1 for an attribute without modes.
+        moded: Whether the attribute has modes to discover.
+        sharing: Which clusters share a discriminator: those of a value, none, or all.
+    """
+
+    active: Tensor  # (A, K) slots in use
+    sub_means: Tensor  # (A * K, 2, d)
+    radius: Tensor  # (A * K,) mean squared distance to the cluster's mean
+    labels: Tensor  # (N,) cluster of every training sample
+    probs: Tensor  # (N, K) its cluster probabilities
+    modes_known: bool
+
+    def __init__(
+        self,
+        attribute: int,
+        attribute_sizes: tuple[int, ...],
+        latent_dim: int,
+        max_clusters: int,
+        moded: bool,
+        sharing: Sharing,
+    ) -> None:
+        super().__init__()
+        self.attribute, self.moded, self.sharing = attribute, moded, sharing
+        self.attribute_sizes = attribute_sizes
+        self.values, self.slots = attribute_sizes[attribute], max_clusters if moded else 1
+        total, attributes = self.values * self.slots, len(attribute_sizes)
+        groups = {"value": self.values, "mode": total, "all": 1}[sharing if moded else "value"]
+        self.discriminator = ConditionalMLP(groups, total, attributes * latent_dim, 512, 1)
+        if moded:
+            other_values = sum(attribute_sizes) - self.values
+            self.mode_predictor = ModePredictor(total, latent_dim)
+            self.weight_net = ConditionalMLP(self.values, total, attributes + 2 + other_values, 32, 1)
+            self.subcluster_net = SubclusterNet(self.values, total, latent_dim)
+        # Sized by the training set: kept as extra state, so that a checkpoint of any set can be loaded.
+        self.register_buffer("active", torch.full((self.values, self.slots), not moded), persistent=False)
+        self.register_buffer("sub_means", torch.zeros(total, 2, latent_dim), persistent=False)
+        self.register_buffer("radius", torch.ones(total), persistent=False)
+        self.register_buffer("labels", torch.empty(0, dtype=torch.long), persistent=False)
+        self.register_buffer("probs", torch.empty(0, self.slots), persistent=False)
+
+    @property
+    def ready(self) -> bool:
+        """Whether there are clusters to condition on."""
+        return not self.moded or len(self.labels) > 0
+
+    # ---------------------------------------------------------------------------------------------------- the batch
+
+    def slot_of(self, a: Tensor, index: Tensor) -> Tensor:
+        """Clusters of training samples, or their values where the attribute has no modes."""
+        return self.labels[index] if self.moded else a[:, self.attribute]
+
+    def view(self, z: Tensor, a: Tensor, index: Tensor, attribute_losses: Tensor) -> View:
+        """Arrange a batch for this target: z (B, Q, d), labels (B, Q), sample indices (B,), losses (B, Q)."""
+        q = self.attribute
+        rest = [j for j in range(len(self.attribute_sizes)) if j != q]
+        slot = self.slot_of(a, index)
+        losses = attribute_losses[:, [q, *rest]]
+        if self.moded:
+            losses = torch.cat([losses, self.mode_losses(z[:, q].detach(), index)[1].detach()[:, None]], dim=1)
+        return View(
+            own=z[:, q],
+            rest=z[:, rest].flatten(1),
+            value=a[:, q],
+            slot=slot,
+            partnered=has_partner(slot).to(z),
+            others=torch.cat([F.one_hot(a[:, j], self.attribute_sizes[j]) for j in rest], dim=1).to(z),
+            losses=losses,
+        )
+
+    def mode_losses(self, z: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """KL divergence (Eq. 2) and cross-entropy of the mode prediction from the cluster probabilities, (B,) each."""
+        log_probs = self.mode_predictor(z, self.active.flatten())
+        slots = self.labels[index, None] // self.slots * self.slots + torch.arange(self.slots, device=z.device)
+        target = self.probs[index].to(z)
+        cross_entropy = -(target * log_probs.gather(1, slots).clamp_min(-1e4)).sum(1)
+        return cross_entropy + torch.xlogy(target, target).sum(1), cross_entropy
+
+    # --------------------------------------------------------------------------------------------------------- pairs
+
+    def discriminate(self, own: Tensor, rest: Tensor, view: View) -> Tensor:
+        """Logits (B,) that each pair (own, rest) is of one sample."""
+        group = {"value": view.value, "mode": view.slot, "all": torch.zeros_like(view.slot)}
+        pair = torch.cat([own, rest], dim=1)
+        return self.discriminator(pair, group[self.sharing if self.moded else "value"], view.slot).squeeze(1)  # type: ignore[no-any-return]
+
+    def weigh(self, view: View, permutation: Tensor, discrimination: Tensor, normalise: bool) -> Tensor:
+        """Weights w (B,) of marginal pairs (Eq. 6): z_q of sample i with z_-q of sample permutation[i].
+
+        Args:
+            view: The batch.
+            permutation: Which sample each z_-q comes from.
+            discrimination: Discrimination loss l_d of each pair, a constant.
+            normalise: Scale the weights to mean 1 within each cluster.
+        """
+        own, rest, mode = view.losses[:, :1], view.losses[permutation, 1:-1], view.losses[:, -1:]
+        inputs = torch.cat([own, rest, mode, discrimination[:, None], view.others[permutation]], dim=1)
+        weights: Tensor = self.weight_net(inputs, view.value, view.slot).squeeze(1).sigmoid()
+        if not normalise:
+            return weights
+        size = torch.zeros(self.values * self.slots, device=weights.device, dtype=weights.dtype)
+        total = size.index_add(0, view.slot, weights)
+        size = size.index_add(0, view.slot, torch.ones_like(weights))
+        return weights * (size / total.clamp_min(1e-12))[view.slot]
+
+    # ------------------------------------------------------------------------------------------------- subclustering
+
+    @torch.no_grad()
+    def weight_divergence(self, view: View, table: Table) -> tuple[Tensor, Tensor]:
+        """Averaged divergence of the weight summaries of all pairs within clusters, laid out by value.
+
+        Returns:
+            Divergences and the mask of pairs in one cluster, (A, M, M) each.
+        """
+        slot = table.spread(view.slot, fill=-1)  # (A, M), -1 in padding
+        together = (slot[:, :, None] == slot[:, None, :]) & (slot >= 0)[:, None, :]
+        losses, others = table.spread(view.losses), table.spread(view.others)
+        rows = slot.shape[1]
+        discrimination = self._pair_losses(table.spread(view.own), table.spread(view.rest), slot.clamp_min(0))
+        left = torch.cat([losses[..., :1], losses[..., -1:]], dim=2)  # of z_q: (A, M, 2)
+        right = torch.cat([losses[..., 1:-1], others], dim=2)  # of z_-q: (A, M, Q - 1 + V)
+        net = self.weight_net
+        first, last = net.weight[:, :1], net.weight[:, right.shape[2] - others.shape[2] + 1 :]
+        # The first layer is linear: its part from z_q, from z_-q and from the pair add up.
+        of_left = left[..., :1] @ first + left[..., 1:] @ last[:, :1] + net.condition[slot.clamp_min(0)]
+        of_right = right[..., : -others.shape[2]] @ net.weight[:, 1 : 1 + right.shape[2] - others.shape[2]]
+        of_right = of_right + others @ last[:, 2:]
+        hidden = of_left[:, :, None] + of_right[:, None] + discrimination[..., None] * last[:, None, None, 1]
+        logits = torch.bmm(hidden.relu().flatten(1, 2), net.out_weight).unflatten(1, (rows, rows)).squeeze(3)
+        weights = (logits + net.out_bias[:, :, None]).sigmoid()
+        return summary_divergence(weights, together, others), together
+
+    def _pair_losses(self, own: Tensor, rest: Tensor, slot: Tensor) -> Tensor:
+        """Discrimination loss of every pair (z_q of i, z_-q of k) of one value, (A, M, M)."""
+        net, dim = self.discriminator, own.shape[2]
+        if self.sharing == "value":
+            weight, out, bias = net.weight, net.out_weight, net.out_bias
+            left = own @ weight[:, :dim] + net.condition[slot]
+            hidden = (left[:, :, None] + (rest @ weight[:, dim:])[:, None]).relu()
+            return F.softplus(torch.einsum("aikh,ah->aik", hidden, out[..., 0]) + bias[:, :, None])
+        rows = own.shape[1]
+        pair = torch.cat([own[:, :, None].expand(-1, -1, rows, -1), rest[:, None].expand(-1, rows, -1, -1)], dim=3)
+        slots = slot[:, :, None].expand(-1, -1, rows).flatten()
+        group = slots if self.sharing == "mode" else torch.zeros_like(slots)
+        logits: Tensor = net(pair.flatten(0, 2), group, slots)
+        return F.softplus(logits).view(len(own), rows, rows)
+
+    def halves(self, z: Tensor, value: Tensor, slot: Tensor) -> Tensor:
+        """Probabilities (B, 2) that the subclustering net gives the halves of each sample's cluster."""
+        return self.subcluster_net(z, value, slot)  # type: ignore[no-any-return]
+
+    # ------------------------------------------------------------------------------------------------------ adoption
+
+    @torch.no_grad()
+    def adopt(self, found: Clustering, radius: Tensor, optimizers: Iterable[Optimizer], reset: bool) -> None:
+        """Take over a clustering and let heads inherit from the clusters that were split or merged.
+
+        Args:
+            found: Labels, probabilities and lineage of the clusters.
+            radius: Mean squared distance of each cluster's samples to its mean, (A, K).
+            optimizers: Optimizers whose moments move along.
+            reset: Re-initialise all heads when any cluster changed, instead of inheriting.
+        """
+        first = len(self.labels) == 0
+        changed = not first and not torch.equal(found.active.to(self.active), self.active)
+        if changed and reset:
+            self._reset(list(optimizers))
+        elif changed:
+            carry_over(self._tables(), found.inherit.to(self.active.device), list(optimizers))
+            # Both children inherit the parent's logit; sharing its mass keeps their sum at the parent's probability.
+            self.mode_predictor.bias.add_(found.share.to(self.mode_predictor.bias).log().flatten())
+        self.active.copy_(found.active)
+        self.sub_means.copy_(found.sub_means.flatten(0, 1))
+        self.radius.copy_(radius.flatten())
+        self.labels, self.probs = found.labels.to(self.active.device), found.probs.to(self.active.device)
+
+    def _tables(self) -> list[nn.Parameter]:
+        """All parameters with a row per slot."""
+        predictor, net = self.mode_predictor, self.subcluster_net
+        tables = [predictor.weight, predictor.bias, net.out_weight, net.out_bias]
+        tables += [self.discriminator.condition, self.weight_net.condition]
+        if self.sharing == "mode":
+            tables += [p for p in self.discriminator.parameters() if p is not self.discriminator.condition]
+        return tables
+
+    def _reset(self, optimizers: list[Optimizer]) -> None:
+        for head in (self.mode_predictor, self.discriminator, self.weight_net, self.subcluster_net):
+            head.reset_parameters()
+            for parameter in head.parameters():
+                for optimizer in optimizers:
+                    optimizer.state.pop(parameter, None)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Everything known of the clusters."""
+        return {name: getattr(self, name) for name in ("active", "sub_means", "radius", "labels", "probs")}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Restore clusters of a training set of any size."""
+        for name, value in state.items():
+            setattr(self, name, value.to(self.active.device))
