@@ -97,41 +97,51 @@ class Clusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
             raise ValueError(f"refine needs the {len(self.labels_)} samples of the last call, got {len(x)}.")
         return x
 
+    @staticmethod
+    def _return(X: Array, value: Tensor) -> Array:
+        """A result in the kind of the input."""
+        return value if isinstance(X, Tensor) else value.cpu().numpy()
+
     def _publish(self, X: Array, **learned: Tensor) -> Self:
         """Set learned arrays in the kind of the input."""
         for name, value in learned.items():
-            setattr(self, name, value if isinstance(X, Tensor) else value.cpu().numpy())
+            setattr(self, name, self._return(X, value))
         return self
 
 
-def cluster_means(x: Tensor, weights: Tensor) -> Tensor:
-    """Means of ``x`` ``(N, d)`` under the weights ``(N, K)`` of each cluster, ``(K, d)``."""
-    total = weights.sum(0, dtype=torch.float64).clamp_min(torch.finfo(x.dtype).tiny)
-    return (weights.T.to(x.dtype) @ x) / total[:, None].to(x.dtype)
+def one_hot(labels: Tensor, k: int, dtype: torch.dtype) -> Tensor:
+    """Indicators ``(N, K)`` of labels ``(N,)``."""
+    return torch.zeros(len(labels), k, dtype=dtype, device=labels.device).scatter_(1, labels[:, None], 1)
+
+
+def cluster_means(x: Tensor, probs: Tensor) -> Tensor:
+    """Means ``(K, d)`` of samples ``(N, d)`` under responsibilities ``(N, K)``."""
+    counts = probs.sum(0, dtype=torch.float64).clamp_min(torch.finfo(x.dtype).tiny)
+    return ((probs.T.to(x.dtype) @ x) / counts[:, None]).to(x.dtype)
 
 
 def half_means(x: Tensor, labels: Tensor, halves: Tensor, k: int) -> Tensor:
-    """Means of the two halves of each cluster, ``(K, 2, d)``; an empty half sits at its cluster's mean."""
-    membership = torch.nn.functional.one_hot(labels, k).to(halves.dtype)
-    pair = torch.stack([cluster_means(x, membership * halves[:, j, None]) for j in (0, 1)], 1)
-    empty = torch.stack([(membership * halves[:, j, None]).sum(0) == 0 for j in (0, 1)], 1)
-    return torch.where(empty[:, :, None], cluster_means(x, membership)[:, None, :], pair)
+    """Means ``(K, 2, d)`` of the two halves of each cluster; an empty half sits at its cluster's mean."""
+    member = one_hot(labels, k, x.dtype)
+    both = torch.cat([member * halves[:, :1], member * halves[:, 1:]], 1)
+    pair = cluster_means(x, both).reshape(2, k, -1).transpose(0, 1)
+    empty = (both.sum(0) == 0).reshape(2, k).T
+    return torch.where(empty[:, :, None], cluster_means(x, member)[:, None, :], pair)
 
 
 def principal_halves(x: Tensor, labels: Tensor, k: int, iterations: int = 10) -> Tensor:
     """Cut every cluster at its mean across its axis of largest variance: one-hot ``(N, 2)``.
 
-    The axes of all clusters come from one power iteration, linear in N and d.
+    The axes of all clusters come from one power iteration, linear in N and d, started at the largest deviations.
     """
-    centred = x - cluster_means(x, torch.nn.functional.one_hot(labels, k).to(x.dtype))[labels]
-    start = torch.zeros(k, dtype=torch.long, device=x.device)
-    farthest = centred.square().sum(1)
-    for cluster in range(k):
-        start[cluster] = torch.where(labels == cluster, farthest, -1).argmax()
-    axes = centred[start]
+    centred = x - cluster_means(x, one_hot(labels, k, x.dtype))[labels]
+    largest = x.new_zeros(k).scatter_reduce_(0, labels, centred.abs().amax(1), "amax")
+    axes = torch.zeros(k, x.shape[1]).to(x)
+    extreme = centred.abs().amax(1) == largest[labels]
+    axes[labels[extreme]] = centred[extreme]
     for _ in range(iterations):
         along = (centred * axes[labels]).sum(1)
         axes = torch.zeros_like(axes).index_add_(0, labels, along[:, None] * centred)
         axes = torch.nn.functional.normalize(axes, dim=1)
     side = ((centred * axes[labels]).sum(1) > 0).long()
-    return torch.nn.functional.one_hot(side, 2).to(x.dtype)
+    return one_hot(side, 2, x.dtype)

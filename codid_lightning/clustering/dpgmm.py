@@ -7,223 +7,281 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from codid_lightning.clustering.base import Array, Clusterer, cluster_means, half_means
-from codid_lightning.clustering.features import QuadraticFeatures
-from codid_lightning.clustering.mixture import MapEM, kmeans_plus_plus, principal_cut
-from codid_lightning.clustering.moves import MoveKind, Proposal, propose_merges, propose_splits
-from codid_lightning.clustering.niw import NIW, CovarianceType
+from codid_lightning.clustering.base import Array, Clusterer, cluster_means, half_means, one_hot
+from codid_lightning.clustering.features import QuadraticFeatures, feature_width
+from codid_lightning.clustering.mixture import MapEM, spread_labels
+from codid_lightning.clustering.moves import MoveKind, Proposal, agglomerate, propose_merges, propose_splits
+from codid_lightning.clustering.niw import CovarianceType, Moments, empirical_prior
 from codid_lightning.clustering.projection import Projection
+
+_DOUBLE = 1 << 21  # features that few are kept in float64 whatever the input
 
 
 class DPGMM(Clusterer):
     """Dirichlet-process Gaussian mixture that finds its number of clusters by splits and merges.
 
+    The model is the paper's appendix "Preliminaries": weights from GEM(alpha), means and covariances from a
+    normal-inverse-Wishart prior, clusters split and merged by their Hastings ratios. The defaults need no labels and no
+    tuning: in more than 16 dimensions the samples are projected to the principal components that carry structure, and
+    the prior is read off the current clusters (empirical Bayes, ``empirical_prior``).
+
+    ``fit`` draws ``n_clusters`` centres, refines them to a fine clustering, merges what the Hastings ratio says belongs
+    together, and then alternates merge and split proposals, each followed by EM, until a round of either changes
+    nothing. A cluster that is no sample's most probable one is removed.
+
     Args:
-        n_clusters: Clusters to start from, drawn by k-means++.
-        max_clusters: Truncation level; splits beyond it are refused.
+        n_clusters: Clusters to start from.
+        max_clusters: Truncation level, also the size of the fine clustering; splits beyond it are refused.
         covariance_type: ``full``, ``diag`` or ``spherical``.
         concentration: Concentration alpha of GEM(alpha).
-        kappa: How many samples the prior mean is worth.
-        nu: How many samples the prior covariance is worth; default p + 2 in p dimensions.
-        psi_scale: Variance a cluster is expected to have, in units of the variance of all samples.
-        n_components: Principal components to cluster in; default those above the noise.
-        max_rounds: Most rounds of splits and merges of a fit.
-        n_iter: EM iterations before each proposal.
+        psi_scale: Width of the prior Psi* = psi_scale * nu* * W, in units of the pooled within-cluster covariance W:
+            the variance clusters are expected to have. Above one fewer and wider clusters are found, below one more and
+            tighter ones; it matters while clusters have not many more samples than dimensions.
+        kappa: How many samples the prior mean is worth; default from the spread of the cluster means.
+        nu: How many samples the prior covariance is worth; default by marginal likelihood.
+        n_components: Principal components to cluster in; default those that carry structure.
+        max_rounds: Most rounds of moves of a ``fit``; zero keeps the ``n_clusters`` clusters.
+        n_iter: Most EM iterations after each round.
+        tol: Gain of the log posterior per sample below which EM stops.
         neighbours: With how many nearest clusters each cluster may be proposed to merge.
         deterministic: Accept a move exactly if its Hastings ratio exceeds one.
-        tol: Gain per sample below which EM stops.
-        seed: Seed of initial labels and acceptances.
+        seed: Seed of initial centres and random acceptances.
+
+    Learned besides what every clusterer learns: ``weights_`` ``(K,)``, ``covariances_`` ``(K, d, d)``,
+    ``objectives_`` (log posterior density, up to a constant, over the iterations of the last EM).
     """
 
     def __init__(
         self,
         n_clusters: int = 1,
-        max_clusters: int = 64,
+        max_clusters: int = 100,
         covariance_type: CovarianceType = "full",
         concentration: float = 1.0,
-        kappa: float = 0.01,
+        psi_scale: float = 1.0,
+        kappa: float | None = None,
         nu: float | None = None,
-        psi_scale: float = 0.05,
         n_components: int | None = None,
-        max_rounds: int = 30,
+        max_rounds: int = 20,
         n_iter: int = 10,
-        neighbours: int = 3,
-        deterministic: bool = False,
         tol: float = 1e-3,
+        neighbours: int = 8,
+        deterministic: bool = False,
         seed: int = 0,
     ) -> None:
         self.n_clusters = n_clusters
         self.max_clusters = max_clusters
         self.covariance_type = covariance_type
         self.concentration = concentration
+        self.psi_scale = psi_scale
         self.kappa = kappa
         self.nu = nu
-        self.psi_scale = psi_scale
         self.n_components = n_components
         self.max_rounds = max_rounds
         self.n_iter = n_iter
+        self.tol = tol
         self.neighbours = neighbours
         self.deterministic = deterministic
-        self.tol = tol
         self.seed = seed
 
     def fit(self, X: Array, y: Array | None = None, *, initial_labels: Array | None = None) -> Self:
-        """Find the clusters of samples ``(N, d)``; ``y`` is ignored.
+        """Find the clusters of samples.
 
         Args:
-            X: Samples.
+            X: Samples ``(N, d)``.
             y: Ignored.
-            initial_labels: Clusters to start from instead of k-means++, ``(N,)``.
+            initial_labels: Clusters to start from instead of drawn ones, ``(N,)``.
         """
         x = self._read(X, reset=True)
         generator = Generator().manual_seed(self.seed)
-        em = self._prepare(x)
-        if initial_labels is None:
-            labels = kmeans_plus_plus(em.features.x, min(self.n_clusters, self.max_clusters, len(x)), generator)
-        else:
-            labels = torch.as_tensor(initial_labels, device=x.device).unique(return_inverse=True)[1]
-        probs = torch.nn.functional.one_hot(labels).to(em.features.x.dtype)
-        probs = self._expectation(em, probs)[0]
+        features = self._project(x)
+        labels = self._start(features, generator, initial_labels)
+        if self.max_rounds > 0:
+            labels = self._explore(features, labels, generator)
+        probs, _ = self._follow(features, one_hot(labels, int(labels.max()) + 1, features.x.dtype))
         proposals: list[Proposal] = []
-        for _ in range(self.max_rounds):
-            accepted = False
-            for move in ("split", "merge"):
-                halves = self._halves(em, probs)
-                probs, _, made = self._move(em, probs, halves, move, generator)
-                probs = self._expectation(em, probs)[0]
-                proposals += made
-                accepted |= any(p.accepted for p in made)
-            if not accepted:
+        quiet = 0
+        for t in range(self.max_rounds):
+            probs, _, made = self._propose(features, probs, "split" if t % 2 else "merge", generator)
+            proposals += made
+            quiet = 0 if any(p.accepted for p in made) else quiet + 1
+            if quiet == 2:
                 break
-        parents = torch.eye(probs.shape[1], dtype=torch.float64, device=x.device)
-        return self._finish(X, x, em, probs, self._halves(em, probs), parents, proposals, generator)
+            if quiet == 0:
+                probs, _ = self._follow(features, probs)
+        parents = torch.eye(probs.shape[1]).to(x.device, torch.float64)
+        return self._finish(X, x, features, probs, parents, proposals, generator)
 
     def refine(self, X: Array, move: MoveKind | None = None, subcluster_probs: Array | None = None) -> Self:
-        """Follow the moved samples from the last responsibilities and, on request, propose one round of moves."""
+        """Follow the moved samples from the last responsibilities and, on request, propose one round of moves.
+
+        Args:
+            X: The samples of the last call, in the same order, ``(N, d)``.
+            move: Kind of the moves to propose.
+            subcluster_probs: Halves to propose splits into, ``(N, 2)``; default: the clusters' own mixtures.
+        """
         x = self._read_again(X)
         generator = Generator()
         generator.set_state(torch.as_tensor(self.generator_state_))
-        em = self._prepare(x)
-        probs, kept = self._expectation(em, torch.as_tensor(self.probs_).to(em.features.x))
-        parents = torch.eye(self.n_clusters_, dtype=torch.float64, device=x.device)[kept]
+        features = self._project(x)
+        probs, kept = self._follow(features, torch.as_tensor(self.probs_).to(features.x))
+        parents = torch.eye(self.n_clusters_).to(x.device, torch.float64)[kept]
         proposals: list[Proposal] = []
         if move is not None:
-            if move == "split" and subcluster_probs is not None:
-                halves = torch.as_tensor(subcluster_probs).to(em.features.x)[:, 0]
-            else:
-                halves = self._halves(em, probs)
-            probs, lineage, proposals = self._move(em, probs, halves, move, generator)
-            probs, kept = self._expectation(em, probs)
-            parents = lineage[kept] @ parents
-        return self._finish(X, x, em, probs, self._halves(em, probs), parents, proposals, generator)
+            halves = None if subcluster_probs is None else torch.as_tensor(subcluster_probs)[:, 0].to(features.x)
+            probs, lineage, proposals = self._propose(features, probs, move, generator, halves)
+            if any(p.accepted for p in proposals):
+                probs, kept = self._follow(features, probs)
+                parents = lineage[kept] @ parents
+        return self._finish(X, x, features, probs, parents, proposals, generator)
 
     def predict_proba(self, X: Array) -> Array:
         """Cluster probabilities ``(N, K)`` of samples ``(N, d)``."""
-        probs = self._score(X)[0]
-        return probs if isinstance(X, Tensor) else probs.cpu().numpy()
+        return self._return(X, self._evaluate(X)[0])
 
     def score_samples(self, X: Array) -> Array:
-        """Log density of each sample, ``(N,)``."""
-        density = self._score(X)[1]
-        return density if isinstance(X, Tensor) else density.cpu().numpy()
+        """Log density ``(N,)`` of samples ``(N, d)``."""
+        return self._return(X, self._evaluate(X)[1])
 
-    def _score(self, X: Array) -> tuple[Tensor, Tensor]:
+    @property
+    def covariances_(self) -> Array:
+        """Covariances in the space of the samples, ``(K, d, d)``."""
+        inner = self.inner_covariances_
+        if inner.ndim < 3:
+            inner = torch.diag_embed(inner.reshape(len(inner), -1).expand_as(self.inner_means_))
+        basis, scale, residual = self.basis_, self.scale_, self.residual_
+        outside = torch.eye(len(basis)).to(basis) - basis @ basis.T
+        covariances = scale**2 * basis @ inner @ basis.T + residual * outside
+        return covariances if isinstance(self.labels_, Tensor) else covariances.cpu().numpy()
+
+    def _evaluate(self, X: Array) -> tuple[Tensor, Tensor]:
+        """Cluster probabilities and log densities of samples."""
         x = self._read(X, reset=False)
-        projection = self._projection()
-        features = QuadraticFeatures(projection(x), self.covariance_type)
-        probs, log_density, _ = features.assign(self.coefficients_)
-        return probs, log_density + projection.log_correction(x)
+        projection = Projection(self.center_, self.basis_, self.scale_, self.residual_)
+        features = self._features(projection(x))
+        weights = torch.as_tensor(self.weights_)
+        probs, density, _ = features.assign(
+            features.coefficients(weights.log(), self.inner_means_, self.inner_covariances_)
+        )
+        return probs.to(x.dtype), density.to(x.dtype) + projection.log_volume(x)
 
-    def _projection(self) -> Projection:
-        return Projection(self.center_, self.basis_, self.scale_, self.residual_)
-
-    def _prepare(self, x: Tensor) -> MapEM:
-        """Project the samples and set the prior relative to their variance."""
+    def _project(self, x: Tensor) -> QuadraticFeatures:
         projection = Projection.fit(x, self.n_components)
         self.center_, self.basis_ = projection.mean, projection.basis
         self.scale_, self.residual_ = projection.scale, projection.residual
-        features = QuadraticFeatures(projection(x), self.covariance_type)
-        return MapEM(features, self._prior(features.x), self.concentration)
+        return self._features(projection(x))
 
-    def _prior(self, x: Tensor) -> NIW:
-        p = x.shape[1]
-        nu = float(p + 2 if self.nu is None else self.nu)
-        unit = torch.ones((), dtype=torch.float64, device=x.device)
-        shape = {"full": torch.eye(p).to(unit), "diag": unit.expand(p), "spherical": unit}[self.covariance_type]
-        return NIW(torch.zeros(p).to(unit), self.kappa, self.psi_scale * nu * shape, nu)
+    def _features(self, y: Tensor) -> QuadraticFeatures:
+        small = len(y) * feature_width(y.shape[1], self.covariance_type) <= _DOUBLE
+        return QuadraticFeatures(y.double() if small else y, self.covariance_type)
 
-    def _expectation(self, em: MapEM, probs: Tensor) -> tuple[Tensor, Tensor]:
+    def _em(self, features: QuadraticFeatures, clusters: Moments) -> MapEM:
+        """EM under the prior the current clusters suggest."""
+        rounding = 1e-9 if features.x.dtype == torch.float64 else 1e-6
+        prior = empirical_prior(clusters, self.psi_scale, self.kappa, self.nu, rounding)
+        return MapEM(features, prior, self.concentration)
+
+    def _start(self, features: QuadraticFeatures, generator: Generator, initial_labels: Array | None) -> Tensor:
+        if initial_labels is None:
+            return spread_labels(features.x, min(self.n_clusters, self.max_clusters), generator)
+        labels = torch.as_tensor(initial_labels, device=features.x.device)
+        if labels.shape != (len(features.x),):
+            raise ValueError(f"initial_labels must have shape ({len(features.x)},), got {tuple(labels.shape)}.")
+        populated: Tensor = labels.unique(return_inverse=True)[1]
+        return populated
+
+    def _explore(self, features: QuadraticFeatures, labels: Tensor, generator: Generator) -> Tensor:
+        """Refine the clusters to a fine clustering and merge it: finds what no single split of two could."""
+        n, k = len(labels), int(labels.max()) + 1
+        centres = features.to_moments(features.group_sums(labels, k)).mean
+        leaves = min(self.max_clusters, max(k, n // 4))
+        labels = spread_labels(features.x, leaves, generator, centres, lloyd=3)
+        fine = features.to_moments(features.group_sums(labels, int(labels.max()) + 1))
+        merged, _ = agglomerate(fine, lambda c: self._em(features, c).prior, self.concentration, self.neighbours)
+        return merged[labels]
+
+    def _follow(self, features: QuadraticFeatures, probs: Tensor) -> tuple[Tensor, Tensor]:
         """EM from given responsibilities; returns the new ones and which clusters are left."""
         kept = torch.arange(probs.shape[1], device=probs.device)
         while True:
-            moments = em.features.moments(em.features.sums(probs))
-            probs, _, self.bounds_ = em.run(moments, self.n_iter, self.tol)
+            clusters = features.moments(probs)
+            probs, self.objectives_ = self._em(features, clusters).run(clusters, self.n_iter, self.tol)
             populated = torch.bincount(probs.argmax(1), minlength=len(kept)) > 0
             if populated.all():
                 return probs, kept
             kept, probs = kept[populated], probs[:, populated]
             probs = probs / probs.sum(1, keepdim=True)
 
-    def _halves(self, em: MapEM, probs: Tensor) -> Tensor:
-        labels, k = probs.argmax(1), probs.shape[1]
-        member = torch.nn.functional.one_hot(labels, k).to(probs.dtype)
-        moments = em.features.moments(em.features.sums(member))
-        return em.halves(labels, k, principal_cut(em.features.x, labels, moments), self.n_iter)
-
-    def _move(
-        self, em: MapEM, probs: Tensor, halves: Tensor, move: MoveKind, generator: Generator
+    def _propose(
+        self,
+        features: QuadraticFeatures,
+        probs: Tensor,
+        move: MoveKind,
+        generator: Generator,
+        halves: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, list[Proposal]]:
-        """Propose one round of moves; returns responsibilities and parents of the new clusters, and the proposals."""
+        """One round of moves: responsibilities and parents of the new clusters, and the proposals."""
+        labels, k = probs.argmax(1), probs.shape[1]
+        clusters = features.to_moments(features.group_sums(labels, k))
+        em = self._em(features, clusters)
         dice = None if self.deterministic else generator
-        k = probs.shape[1]
-        member = torch.nn.functional.one_hot(probs.argmax(1), k).to(probs.dtype)
-        whole = em.features.sums(member)
-        lineage = torch.eye(k, dtype=torch.float64, device=probs.device)
-        if move == "split":
-            first, second = em.split_moments(member, whole, halves.round())
-            made = propose_splits(em.prior, self.concentration, first, second, self.max_clusters - k, dice)
-            chosen = torch.tensor([p.clusters[0] for p in made if p.accepted], dtype=torch.long, device=probs.device)
-            children = probs[:, chosen] * (1 - halves[:, None])
-            probs = probs.index_copy(1, chosen, probs[:, chosen] * halves[:, None])
-            return torch.cat([probs, children], 1), torch.cat([lineage, lineage[chosen]]), made
-        moments = em.features.moments(whole)
-        made = propose_merges(em.prior, self.concentration, moments, self.neighbours, dice) if k > 1 else []
-        gone = []
-        for left, right in (p.clusters for p in made if p.accepted):
-            keep, drop = (left, right) if moments.n[left] >= moments.n[right] else (right, left)
-            lineage[keep, [keep, drop]] = moments.n[[keep, drop]] / moments.n[[keep, drop]].sum()
-            probs[:, keep] += probs[:, drop]
-            gone.append(drop)
-        stay = [c for c in range(k) if c not in gone]
-        return probs[:, stay], lineage[stay], made
+        if move == "merge":
+            made = propose_merges(em.prior, self.concentration, clusters, self.neighbours, dice) if k > 1 else []
+            return *_merge(probs, clusters.n, [p.clusters for p in made if p.accepted]), made
+        halves = em.halves(labels, k, self.n_iter) if halves is None else halves
+        first, second = em.half_moments(labels, k, halves.round())
+        made = propose_splits(em.prior, self.concentration, first, second, self.max_clusters - k, dice)
+        return *_split(probs, halves, [p.clusters[0] for p in made if p.accepted]), made
 
     def _finish(
         self,
         X: Array,
         x: Tensor,
-        em: MapEM,
+        features: QuadraticFeatures,
         probs: Tensor,
-        halves: Tensor,
         parents: Tensor,
         proposals: list[Proposal],
         generator: Generator,
     ) -> Self:
-        """Publish what was learned."""
-        moments = em.features.moments(em.features.sums(probs))
-        self.coefficients_ = em.coefficients(moments)
-        probs, _, _ = em.features.assign(self.coefficients_)
-        labels = probs.argmax(1)
-        sub_probs = torch.stack([halves, 1 - halves], 1)
-        self.n_clusters_ = probs.shape[1]
+        """Publish what was learned; a last E-step makes labels and predictions agree."""
+        clusters = features.moments(probs)
+        em = self._em(features, clusters)
+        probs = features.assign(em.coefficients(clusters))[0]
+        labels, k = probs.argmax(1), probs.shape[1]
+        first = em.halves(labels, k, self.n_iter)
+        halves = torch.stack([first, 1 - first], 1).to(x.dtype)
+        self.n_clusters_ = k
+        self.inner_means_, self.inner_covariances_ = em.prior.map_estimate(clusters)
         self.generator_state_ = generator.get_state()
         self.moves_ = tuple(proposals)
+        probs = probs.to(x.dtype)
         return self._publish(
             X,
             labels_=labels,
             probs_=probs,
-            sub_probs_=sub_probs,
-            weights_=moments.n / moments.n.sum(),
+            sub_probs_=halves,
+            weights_=em.weights(clusters),
             means_=cluster_means(x, probs),
-            sub_means_=half_means(x, labels, sub_probs, self.n_clusters_),
+            sub_means_=half_means(x, labels, halves, k),
             parents_=parents,
         )
+
+
+def _split(probs: Tensor, halves: Tensor, chosen: list[int]) -> tuple[Tensor, Tensor]:
+    """Responsibilities and parents after splits: the first child in its parent's place, the second at the end."""
+    lineage = torch.eye(probs.shape[1]).to(probs.device, torch.float64)
+    index = torch.tensor(chosen, dtype=torch.long, device=probs.device)
+    first, second = probs[:, index] * halves[:, None], probs[:, index] * (1 - halves[:, None])
+    return torch.cat([probs.index_copy(1, index, first), second], 1), torch.cat([lineage, lineage[index]])
+
+
+def _merge(probs: Tensor, sizes: Tensor, pairs: list[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
+    """Responsibilities and parents after merges: a merged cluster takes the place of its larger part."""
+    lineage = torch.eye(probs.shape[1]).to(probs.device, torch.float64)
+    stay = torch.ones(probs.shape[1], dtype=torch.bool, device=probs.device)
+    probs = probs.clone()
+    for pair in pairs:
+        small, large = sorted(pair, key=lambda cluster: float(sizes[cluster]))
+        lineage[large, [small, large]] = sizes[[small, large]] / sizes[[small, large]].sum()
+        probs[:, large] += probs[:, small]
+        stay[small] = False
+    return probs[:, stay], lineage[stay]

@@ -8,15 +8,15 @@ every cluster is linear in phi, and so are the sufficient statistics of soft ass
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
 
 from codid_lightning.clustering.niw import CovarianceType, Moments
 
-_BLOCK_BYTES = 4 << 20  # a block of features stays in cache between the two products
-_CACHE_BYTES = 1 << 30  # above this the features are rebuilt at every pass
+_BLOCK_BYTES = 2 << 20  # a block of features stays in cache between the two products
+_KEPT_BYTES = 1 << 30  # larger features are built again at every pass
 
 
 class QuadraticFeatures:
@@ -31,77 +31,68 @@ class QuadraticFeatures:
         self.x = x
         self.covariance_type = covariance_type
         n, d = x.shape
-        self.rows, self.columns = torch.triu_indices(d, d, device=x.device)
-        self.width = 1 + d + {"full": d * (d + 1) // 2, "diag": d, "spherical": 1}[covariance_type]
+        self._rows, self._columns = torch.triu_indices(d, d, device=x.device)
+        self.width = feature_width(d, covariance_type)
         row_bytes = self.width * x.element_size()
-        self.block = max(64, min(n, _BLOCK_BYTES // row_bytes))
-        keep = n * row_bytes <= _CACHE_BYTES
-        self._cached = [self._build(part) for part in x.split(self.block)] if keep else None
+        self._block = max(64, min(n, _BLOCK_BYTES // row_bytes))
+        kept = n * row_bytes <= _KEPT_BYTES
+        self._blocks = [self._build(part) for part in x.split(self._block)] if kept else None
 
     def __iter__(self) -> Iterator[Tensor]:
         """Blocks of features, ``(block, width)``."""
-        if self._cached is not None:
-            return iter(self._cached)
-        return (self._build(part) for part in self.x.split(self.block))
-
-    def _build(self, x: Tensor) -> Tensor:
-        ones = x.new_ones(len(x), 1)
-        if self.covariance_type == "full":
-            return torch.cat([ones, x, x[:, self.rows] * x[:, self.columns]], 1)
-        squares = x.square()
-        return torch.cat([ones, x, squares if self.covariance_type == "diag" else squares.sum(1, keepdim=True)], 1)
+        return iter(self._blocks) if self._blocks is not None else map(self._build, self.x.split(self._block))
 
     def assign(self, coefficients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One E-step and the statistics for the next M-step.
+        """One E-step and the statistics of the next M-step.
 
         Args:
-            coefficients: Log densities as linear functions of the features, ``(K, width)``.
+            coefficients: Log of weight times density of each cluster, linear in the features, ``(K, width)``.
 
         Returns:
             Responsibilities ``(N, K)``, log likelihood of each sample ``(N,)``, sums ``(K, width)`` in float64.
         """
         weights = coefficients.to(self.x.dtype).T.contiguous()
         responsibilities = self.x.new_empty(len(self.x), weights.shape[1])
-        log_likelihood = self.x.new_empty(len(self.x))
-        sums = coefficients.new_zeros(coefficients.shape, dtype=torch.float64)
-        for phi, r, total in zip(
-            self, responsibilities.split(self.block), log_likelihood.split(self.block), strict=True
-        ):
+        log_likelihood = self.x.new_empty(len(self.x), 1)
+        sums = torch.zeros_like(coefficients)
+        parts = zip(self, responsibilities.split(self._block), log_likelihood.split(self._block), strict=True)
+        for phi, r, total in parts:
             torch.mm(phi, weights, out=r)
             top = r.amax(1, keepdim=True)
             normaliser = r.sub_(top).exp_().sum(1, keepdim=True)
             r.div_(normaliser)
-            torch.add(normaliser.log_(), top, out=total.unsqueeze(1))
+            torch.add(normaliser.log_(), top, out=total)
             sums += r.T @ phi
-        return responsibilities, log_likelihood, sums
+        return responsibilities, log_likelihood[:, 0], sums
 
-    def scores(self, coefficients: Tensor) -> Tensor:
-        """Values of linear functions of the features, ``(N, K)``."""
+    def own_scores(self, coefficients: Tensor, labels: Tensor) -> Tensor:
+        """Value of each sample's own cluster's linear function of the features, ``(N,)``."""
         weights = coefficients.to(self.x.dtype).T.contiguous()
-        return torch.cat([phi @ weights for phi in self])
+        parts = zip(self, labels[:, None].split(self._block), strict=True)
+        return torch.cat([(phi @ weights).gather(1, own)[:, 0] for phi, own in parts])
 
-    def sums(self, weights: Tensor) -> Tensor:
-        """Features summed with the weights of each cluster, ``(K, width)`` in float64."""
-        total = torch.zeros(weights.shape[1], self.width, dtype=torch.float64, device=self.x.device)
-        for phi, w in zip(self, weights.split(self.block), strict=True):
-            total += w.T.to(phi.dtype) @ phi
-        return total
+    def moments(self, responsibilities: Tensor) -> Moments:
+        """Counts, means and scatters under soft assignments ``(N, K)``."""
+        return self.to_moments(self._sums(responsibilities.split(self._block)))
 
-    def moments(self, sums: Tensor) -> Moments:
-        """Counts, means and scatters from summed features."""
+    def group_sums(self, labels: Tensor, k: int, weights: Tensor | None = None) -> Tensor:
+        """Features summed over the samples of each label, weighted on demand, ``(K, width)`` in float64."""
+        weights = torch.ones_like(self.x[:, 0]) if weights is None else weights
+        parts = zip(labels[:, None].split(self._block), weights[:, None].split(self._block), strict=True)
+        return self._sums(w.new_zeros(len(w), k).scatter_(1, own, w) for own, w in parts)
+
+    def to_moments(self, sums: Tensor) -> Moments:
+        """Counts, means and scatters from summed features ``(K, width)``."""
         d = self.x.shape[1]
         n, first, second = sums[:, 0], sums[:, 1 : d + 1], sums[:, d + 1 :]
         mean = first / n.clamp_min(torch.finfo(n.dtype).tiny)[:, None]
         if self.covariance_type == "full":
-            square = sums.new_empty(len(sums), d, d)
-            square[:, self.rows, self.columns] = second
-            square[:, self.columns, self.rows] = second
-            scatter = square - first[:, :, None] * mean[:, None, :]
-            # rounding must not leave a negative variance behind
-            diagonal = scatter.diagonal(dim1=1, dim2=2)
-            diagonal.clamp_min_(0)
+            scatter = sums.new_empty(len(sums), d, d)
+            scatter[:, self._rows, self._columns] = second
+            scatter[:, self._columns, self._rows] = second
+            scatter -= first[:, :, None] * mean[:, None, :]
         elif self.covariance_type == "diag":
-            scatter = (second - first * mean).clamp_min(0)
+            scatter = (second - first * mean).clamp_min(0)  # rounding must not leave a negative variance
         else:
             scatter = (second[:, 0] - (first * mean).sum(1)).clamp_min(0)
         return Moments(n, mean, scatter)
@@ -114,12 +105,27 @@ class QuadraticFeatures:
             precision = torch.cholesky_inverse(factor)
             linear = (precision @ means[:, :, None])[:, :, 0]
             log_det = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
-            twice = torch.where(self.rows == self.columns, 1.0, 2.0).to(means)
-            quadratic = precision[:, self.rows, self.columns] * twice
+            twice = torch.where(self._rows == self._columns, 1.0, 2.0).to(means)
+            quadratic = precision[:, self._rows, self._columns] * twice
         else:
-            variances = covariances if self.covariance_type == "diag" else covariances[:, None].expand(-1, d)
-            linear = means / variances
-            log_det = variances.log().sum(1)
-            quadratic = 1 / variances if self.covariance_type == "diag" else 1 / covariances[:, None]
+            quadratic = 1 / covariances.reshape(len(means), -1)
+            linear = means * quadratic
+            log_det = -quadratic.expand_as(means).log().sum(1)
         constant = log_weights - 0.5 * (d * math.log(2 * math.pi) + log_det + (linear * means).sum(1))
         return torch.cat([constant[:, None], linear, -0.5 * quadratic], 1)
+
+    def _sums(self, members: Iterable[Tensor]) -> Tensor:
+        """Features summed with the weights ``(block, K)`` of each cluster, ``(K, width)`` in float64."""
+        return torch.stack([(m.T @ phi).double() for m, phi in zip(members, self, strict=True)]).sum(0)
+
+    def _build(self, x: Tensor) -> Tensor:
+        ones = x.new_ones(len(x), 1)
+        if self.covariance_type == "full":
+            return torch.cat([ones, x, x[:, self._rows] * x[:, self._columns]], 1)
+        squares = x.square()
+        return torch.cat([ones, x, squares if self.covariance_type == "diag" else squares.sum(1, keepdim=True)], 1)
+
+
+def feature_width(d: int, covariance_type: CovarianceType) -> int:
+    """Number of features of a sample in d dimensions."""
+    return 1 + d + {"full": d * (d + 1) // 2, "diag": d, "spherical": 1}[covariance_type]

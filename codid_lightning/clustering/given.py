@@ -9,7 +9,7 @@ import torch
 from sklearn import cluster
 from torch import Tensor
 
-from codid_lightning.clustering.base import Array, Clusterer, cluster_means, half_means, principal_halves
+from codid_lightning.clustering.base import Array, Clusterer, cluster_means, half_means, one_hot, principal_halves
 from codid_lightning.clustering.moves import MoveKind
 
 
@@ -18,7 +18,7 @@ class _GivenNumber(Clusterer):
 
     def _adopt(self, X: Array, x: Tensor, labels: Tensor, k: int) -> Self:
         halves = principal_halves(x, labels, k)
-        probs = torch.nn.functional.one_hot(labels, k).to(x.dtype)
+        probs = one_hot(labels, k, x.dtype)
         self.n_clusters_ = k
         self.moves_ = ()
         return self._publish(
@@ -35,8 +35,8 @@ class _GivenNumber(Clusterer):
         """One-hot vector of the cluster with the nearest mean, ``(N, K)``."""
         x = self._read(X, reset=False)
         nearest = torch.cdist(x, torch.as_tensor(self.means_).to(x)).argmin(1)
-        probs = torch.nn.functional.one_hot(nearest, self.n_clusters_).to(x.dtype)
-        return probs if isinstance(X, Tensor) else probs.numpy()
+        probs = one_hot(nearest, self.n_clusters_, x.dtype)
+        return self._return(X, probs)
 
 
 class KMeans(_GivenNumber):

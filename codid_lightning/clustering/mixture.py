@@ -1,4 +1,4 @@
-"""MAP-EM of a Gaussian mixture and of the two-component mixtures inside its clusters."""
+"""MAP-EM of a Gaussian mixture and of the two-component mixtures inside its clusters, and where it starts from."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from torch import Generator, Tensor
 
 from codid_lightning.clustering.features import QuadraticFeatures
 from codid_lightning.clustering.niw import NIW, Moments
+
+_SEED_SAMPLES = 10_000  # enough samples to draw initial centres from
 
 
 @dataclass(frozen=True)
@@ -25,88 +27,102 @@ class MapEM:
     prior: NIW
     concentration: float
 
-    def coefficients(self, moments: Moments) -> Tensor:
-        """M-step: log of weight times density of each cluster, as linear functions of the features.
+    def weights(self, moments: Moments) -> Tensor:
+        """Mode of the cluster weights, ``(K,)``.
 
-        GEM sticks truncated one after the last cluster have their mode at weights proportional to the counts; what is
-        left, (alpha - 1) / (N + alpha - 1), belongs to clusters not opened yet.
+        GEM sticks truncated one after the last cluster have their mode at weights proportional to the counts; the rest,
+        (alpha - 1) / (N + alpha - 1), belongs to clusters not opened yet.
         """
-        total = moments.n.sum() + max(self.concentration - 1, 0)
-        means, covariances = self.prior.map_estimate(moments)
-        return self.features.coefficients(torch.log(moments.n / total), means, covariances)
+        return moments.n / (moments.n.sum() + max(self.concentration - 1, 0))
 
-    def objective(self, log_likelihood: Tensor, moments: Moments) -> float:
-        """Log posterior density, up to a constant, of the parameters that gave ``log_likelihood``."""
-        prior = self.prior.log_density(*self.prior.map_estimate(moments)).sum()
-        return float(log_likelihood.sum(dtype=torch.float64) + prior)
+    def coefficients(self, moments: Moments) -> Tensor:
+        """M-step: log of weight times density of each cluster, as linear functions of the features."""
+        return self.features.coefficients(self.weights(moments).log(), *self.prior.map_estimate(moments))
 
-    def run(self, moments: Moments, iterations: int, tol: float) -> tuple[Tensor, Moments, list[float]]:
-        """Iterate until the objective per sample gains less than ``tol``; clusters below one sample vanish.
+    def run(self, moments: Moments, iterations: int, tol: float) -> tuple[Tensor, list[float]]:
+        """Iterate until the objective per sample gains less than ``tol``.
 
         Returns:
-            Responsibilities of the last E-step, the moments they were computed with, and the objectives.
+            Responsibilities ``(N, K)`` of the last E-step and the log posterior density, up to a constant, at every
+            iteration.
         """
-        bounds: list[float] = []
+        objectives: list[float] = []
         for _ in range(max(1, iterations)):
-            current = moments
-            responsibilities, log_likelihood, sums = self.features.assign(self.coefficients(current))
-            bounds.append(self.objective(log_likelihood, current))
-            moments = self.features.moments(sums)
-            if len(bounds) > 1 and bounds[-1] - bounds[-2] < tol * len(log_likelihood):
+            prior = self.prior.log_density(*self.prior.map_estimate(moments))
+            responsibilities, log_likelihood, sums = self.features.assign(self.coefficients(moments))
+            objectives.append(float(log_likelihood.sum(dtype=torch.float64) + prior.sum()))
+            moments = self.features.to_moments(sums)
+            if len(objectives) > 1 and objectives[-1] - objectives[-2] < tol * len(log_likelihood):
                 break
-        return responsibilities, current, bounds
+        return responsibilities, objectives
 
-    def halves(self, labels: Tensor, k: int, start: Tensor, iterations: int) -> Tensor:
-        """Probability of the first sub-cluster of each sample's own cluster, ``(N,)``, by EM inside all clusters."""
-        member = torch.nn.functional.one_hot(labels, k).to(start.dtype)
-        whole = self.features.sums(member)
-        first = start
+    def halves(self, labels: Tensor, k: int, iterations: int) -> Tensor:
+        """Probability ``(N,)`` of the first component of the two-component mixture inside each sample's cluster.
+
+        All clusters' mixtures start from a cut across the principal axis and are fitted in one batched EM.
+        """
+        first = principal_cut(self.features.x, labels, self.features.to_moments(self.features.group_sums(labels, k)))
         for _ in range(iterations):
-            one, two = self.split_moments(member, whole, first)
+            one, two = self.half_moments(labels, k, first)
             alive = (one.n > 1) & (two.n > 1)
             if not alive.any():
                 break
-            difference = torch.zeros(k, self.features.width, dtype=torch.float64, device=labels.device)
-            difference[alive] = self._log_terms(one[alive]) - self._log_terms(two[alive])
-            score = self.features.scores(difference).gather(1, labels[:, None])[:, 0]
-            first = torch.where(alive[labels], torch.sigmoid(score), first)
+            ratio = torch.zeros(k, self.features.width).to(one.n)
+            ratio[alive] = self._joint(one[alive]) - self._joint(two[alive])
+            score = torch.sigmoid(self.features.own_scores(ratio, labels))
+            first = torch.where(alive[labels], score, first)
         return first
 
-    def _log_terms(self, moments: Moments) -> Tensor:
-        return self.features.coefficients(torch.log(moments.n), *self.prior.map_estimate(moments))
+    def half_moments(self, labels: Tensor, k: int, first: Tensor) -> tuple[Moments, Moments]:
+        """Moments of the two halves of each cluster."""
+        whole, one = self.features.group_sums(labels, k), self.features.group_sums(labels, k, first)
+        return self.features.to_moments(one), self.features.to_moments(whole - one)
 
-    def split_moments(self, member: Tensor, whole: Tensor, first: Tensor) -> tuple[Moments, Moments]:
-        """Moments of both sub-clusters of each cluster."""
-        one = self.features.sums(member * first[:, None])
-        return self.features.moments(one), self.features.moments(whole - one)
+    def _joint(self, moments: Moments) -> Tensor:
+        return self.features.coefficients(moments.n.log(), *self.prior.map_estimate(moments))
 
 
-def principal_cut(x: Tensor, labels: Tensor, moments: Moments) -> Tensor:
-    """Indicator of each sample's side across its cluster's principal axis, ``(N,)``."""
-    if moments.scatter.ndim == 3:
-        axes = torch.linalg.eigh(moments.scatter).eigenvectors[:, :, -1]
+def principal_cut(x: Tensor, labels: Tensor, clusters: Moments) -> Tensor:
+    """Indicator ``(N,)`` of the side of each sample across the axis of largest variance of its cluster."""
+    if clusters.scatter.ndim == 3:
+        axes = torch.linalg.eigh(clusters.scatter).eigenvectors[:, :, -1]
     else:
-        scatter = moments.scatter if moments.scatter.ndim == 2 else torch.ones_like(moments.mean)
-        axes = torch.nn.functional.one_hot(scatter.argmax(1), scatter.shape[1]).to(scatter)
-    offsets = (axes * moments.mean).sum(1).to(x.dtype)
+        scatter = clusters.scatter.reshape(len(clusters.n), -1).expand_as(clusters.mean)
+        axes = torch.zeros_like(clusters.mean).scatter_(1, scatter.argmax(1, keepdim=True), 1)
+    offsets = (axes * clusters.mean).sum(1).to(x.dtype)
     along = (x @ axes.T.to(x.dtype)).gather(1, labels[:, None])[:, 0]
     side: Tensor = along > offsets[labels]
     return side.to(x.dtype)
 
 
-def kmeans_plus_plus(x: Tensor, k: int, generator: Generator) -> Tensor:
-    """Labels ``(N,)`` of the nearest of k samples drawn far from each other."""
-    first = int(torch.randint(len(x), (), generator=generator))
-    distances = (x - x[first]).square().sum(1)
-    labels = torch.zeros(len(x), dtype=torch.long, device=x.device)
-    for cluster in range(1, k):
+def spread_labels(x: Tensor, k: int, generator: Generator, start: Tensor | None = None, lloyd: int = 0) -> Tensor:
+    """Labels ``(N,)`` of the nearest of k samples far from each other (k-means++), populated clusters only.
+
+    Args:
+        x: Samples ``(N, d)``.
+        k: Number of centres, fewer if there are fewer distinct samples.
+        generator: Draws the centres.
+        start: Centres to begin with, ``(k0, d)``.
+        lloyd: k-means iterations after the draw.
+    """
+    drawn = x[torch.randperm(len(x), generator=generator)[:_SEED_SAMPLES].to(x.device)]
+    centres = list(drawn[:1] if start is None else start.to(x.dtype))
+    distances = torch.stack([(drawn - c).square().sum(1) for c in centres]).amin(0)
+    while len(centres) < k and float(distances.max()) > 0:
         cumulated = distances.double().cumsum(0)
-        if cumulated[-1] == 0:
-            break
-        draw = torch.rand((), generator=generator, dtype=torch.float64).to(x.device) * cumulated[-1]
-        chosen = torch.searchsorted(cumulated, draw).clamp_max(len(x) - 1)
-        candidate = (x - x[chosen]).square().sum(1)
-        labels[candidate < distances] = cluster
-        distances = torch.minimum(distances, candidate)
-    populated: Tensor = labels.unique(return_inverse=True)[1]
+        chance = torch.rand((), generator=generator, dtype=torch.float64).to(x.device)
+        centre = drawn[torch.searchsorted(cumulated, chance * cumulated[-1]).clamp_max(len(drawn) - 1)]
+        centres.append(centre)
+        distances = torch.minimum(distances, (drawn - centre).square().sum(1))
+    table = torch.stack(centres)
+    for _ in range(lloyd):
+        labels = _nearest(drawn, table)
+        counts = torch.bincount(labels, minlength=len(table)).clamp_min(1)
+        table = torch.zeros_like(table).index_add_(0, labels, drawn) / counts[:, None]
+    populated: Tensor = _nearest(x, table).unique(return_inverse=True)[1]
     return populated
+
+
+def _nearest(x: Tensor, centres: Tensor) -> Tensor:
+    half_norms = 0.5 * centres.square().sum(1)
+    return torch.cat([(half_norms - part @ centres.T).argmin(1) for part in x.split(1 << 14)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -86,6 +87,33 @@ def propose_merges(
         reason = "one of the clusters already merged" if accepted[p] and busy else ""
         proposals.append(Proposal("merge", pair, float(ratios[p]), happens, reason))
     return proposals
+
+
+def agglomerate(
+    clusters: Moments, prior: Callable[[Moments], NIW], concentration: float, neighbours: int
+) -> tuple[Tensor, int]:
+    """Merge neighbouring clusters while a merge has a Hastings ratio above one.
+
+    Args:
+        clusters: Moments of the clusters.
+        prior: Gives the prior for the current clusters.
+        concentration: Concentration alpha of the Dirichlet process.
+        neighbours: How many nearest clusters each may merge with.
+
+    Returns:
+        The final cluster ``(K,)`` of each cluster, and how many there are.
+    """
+    final = torch.arange(len(clusters.n), device=clusters.n.device)
+    while len(clusters.n) > 1:
+        made = propose_merges(prior(clusters), concentration, clusters, neighbours, generator=None)
+        joined = torch.arange(len(clusters.n), device=final.device)
+        for left, right in (p.clusters for p in made if p.accepted):
+            joined[right] = left
+        left_over, group = joined.unique(return_inverse=True)
+        if len(left_over) == len(joined):
+            break
+        clusters, final = clusters.grouped(group, len(left_over)), group[final]
+    return final, len(clusters.n)
 
 
 def neighbouring_pairs(means: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:

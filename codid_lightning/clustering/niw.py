@@ -1,12 +1,12 @@
 """The normal-inverse-Wishart prior of a Gaussian cluster: posterior, MAP estimate and log marginal likelihood.
 
-One implementation serves three families, told apart by the shape of the scatter:
+One implementation serves three families, told apart by the shape of a scatter:
 
 * ``full``: ``(K, d, d)``, the normal-inverse-Wishart of the paper's appendix;
 * ``diag``: ``(K, d)``, one normal-inverse-Gamma per dimension, that is a one-dimensional normal-inverse-Wishart;
 * ``spherical``: ``(K,)``, one variance shared by all dimensions.
 
-Everything here works on per-cluster summaries, costs nothing next to a pass over the data and is done in float64.
+Everything here works on per-cluster summaries, costs little next to a pass over the data and is done in float64.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 CovarianceType = Literal["full", "diag", "spherical"]
+_FAMILIES: tuple[CovarianceType, ...] = ("spherical", "diag", "full")
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,23 @@ class Moments:
         return Moments(self.n[index], self.mean[index], self.scatter[index])
 
     def merged(self, other: Moments) -> Moments:
-        """Moments of the unions of the two sides' clusters, pairwise."""
-        n = self.n + other.n
-        weight = other.n / n.clamp_min(torch.finfo(n.dtype).tiny)
-        shift = other.mean - self.mean
-        spread = _outer(shift, self.scatter)
-        scatter = self.scatter + other.scatter + _per_cluster(self.n * weight, spread) * spread
-        return Moments(n, self.mean + weight[:, None] * shift, scatter)
+        """Moments of the union of each cluster with the other side's cluster."""
+        pairs = torch.arange(len(self.n), device=self.n.device).repeat(2)
+        both = Moments(
+            torch.cat([self.n, other.n]), torch.cat([self.mean, other.mean]), torch.cat([self.scatter, other.scatter])
+        )
+        return both.grouped(pairs, len(self.n))
+
+    def grouped(self, group: Tensor, count: int) -> Moments:
+        """Moments of ``count`` unions of clusters; ``group`` ``(K,)`` says which union each belongs to."""
+
+        def total(values: Tensor) -> Tensor:
+            return values.new_zeros(count, *values.shape[1:]).index_add_(0, group, values)
+
+        n = total(self.n)
+        mean = total(self.n[:, None] * self.mean) / _positive(n)[:, None]
+        spread = _outer(self.mean - mean[group], self.scatter)
+        return Moments(n, mean, total(self.scatter + _per_cluster(self.n, spread) * spread))
 
 
 @dataclass(frozen=True)
@@ -60,9 +71,8 @@ class NIW:
 
     @property
     def covariance_type(self) -> CovarianceType:
-        """Family of the covariance, told by the shape of ``psi``."""
-        families: tuple[CovarianceType, ...] = ("spherical", "diag", "full")
-        return families[self.psi.ndim]
+        """Family of the covariance."""
+        return _FAMILIES[self.psi.ndim]
 
     def scatter(self, data: Moments) -> Tensor:
         """Posterior scatter Psi_n of each cluster."""
@@ -86,10 +96,9 @@ class NIW:
     def log_marginal(self, data: Moments) -> Tensor:
         """Log marginal likelihood f_x of each cluster's points, ``(K,)`` (paper's appendix, "Preliminaries")."""
         d = data.mean.shape[1]
-        nu = self._freedom(data.n)
-        prior_nu = torch.full_like(nu, self.nu)
+        prior_nu = torch.full_like(data.n, self.nu)
         psi = self.psi.expand_as(data.scatter)
-        evidence = self._log_normaliser(self.scatter(data), nu) - self._log_normaliser(psi, prior_nu)
+        evidence = self._log_integral(self.scatter(data), self._freedom(data.n)) - self._log_integral(psi, prior_nu)
         shrink = 0.5 * d * (math.log(self.kappa) - torch.log(self.kappa + data.n))
         return evidence + shrink - 0.5 * d * math.log(math.pi) * data.n
 
@@ -101,14 +110,51 @@ class NIW:
         """What the mode of the joint density over (mean, covariance) adds to nu."""
         return 3.0 if self.covariance_type == "diag" else self.mean.shape[0] + 2.0
 
-    def _log_normaliser(self, scatter: Tensor, nu: Tensor) -> Tensor:
-        """Log normaliser of the inverse Wishart (or Gammas) without the powers of two, which cancel in f_x."""
+    def _log_integral(self, scatter: Tensor, nu: Tensor) -> Tensor:
+        """Log integral of the unnormalised inverse Wishart (or Gammas), without powers of two, which f_x cancels."""
         d = self.mean.shape[0]
         if self.covariance_type == "full":
             gammas: Tensor = torch.special.multigammaln(0.5 * nu, d)
         else:
             gammas = torch.lgamma(0.5 * nu) * (d if self.covariance_type == "diag" else 1)
         return gammas - 0.5 * nu * _log_det(scatter)
+
+
+def empirical_prior(
+    clusters: Moments, psi_scale: float = 1.0, kappa: float | None = None, nu: float | None = None, floor: float = 1e-9
+) -> NIW:
+    """Prior whose hyperparameters are read off the clusters themselves (empirical Bayes).
+
+    Psi* = psi_scale * nu* * W with W the pooled within-cluster covariance, so that a cluster is expected to be as wide
+    as the others; kappa* matches the spread of the cluster means measured in W; nu* is the candidate between the
+    vaguest proper prior and four times that with the highest marginal likelihood: covariances that agree earn a strong
+    prior, which few points in many dimensions need. The upper end keeps the prior weak next to clusters of some size,
+    or halves could never be narrower than their cluster. The data are expected around the origin.
+
+    Args:
+        clusters: Moments of the current clusters.
+        psi_scale: Width a cluster is expected to have, in units of the pooled within-cluster variance.
+        kappa: Given weight of the prior mean.
+        nu: Given weight of the prior scatter.
+        floor: Smallest pooled variance taken seriously.
+    """
+    k, d = clusters.mean.shape
+    within = clusters.scatter.sum(0) / (clusters.n.sum() * (d if clusters.scatter.ndim == 1 else 1))
+    within = within + floor * (torch.eye(d).to(within) if within.ndim == 2 else 1)
+    origin = torch.zeros_like(clusters.mean[0])
+    if kappa is None:
+        spread = _outer(clusters.mean, clusters.scatter)
+        distance = _trace_ratio(spread, within.expand_as(spread))
+        between = float((clusters.n * distance).sum() / (clusters.n.sum() * d))
+        kappa = 0.01 if k == 1 else 1 / min(max(between, 1.0), 1000.0)
+    vaguest = 3.0 if clusters.scatter.ndim == 2 else d + 2.0
+    candidates = [nu] if nu is not None else [vaguest] if k == 1 else [vaguest, 2 * vaguest, 4 * vaguest]
+    priors = [NIW(origin, kappa, psi_scale * weight * within, weight) for weight in candidates]
+    return max(priors, key=lambda prior: float(prior.log_marginal(clusters).sum()))
+
+
+def _positive(values: Tensor) -> Tensor:
+    return values.clamp_min(torch.finfo(values.dtype).tiny)
 
 
 def _outer(vectors: Tensor, like: Tensor) -> Tensor:

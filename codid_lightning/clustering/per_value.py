@@ -48,13 +48,18 @@ class ModesPerValue:
         clusterer: Prototype; a copy of its own works under each value.
         n_clusters: Initial number of clusters under each value.
         max_clusters: Slots under each value, the truncation level of the Dirichlet process.
+        search: Let the first ``fit`` already search the number of clusters. By default it keeps ``n_clusters`` and
+            leaves the moves to ``refine``, as Algorithm 1 does.
     """
 
-    def __init__(self, clusterer: Clusterer, n_clusters: Sequence[int], max_clusters: int) -> None:
+    def __init__(
+        self, clusterer: Clusterer, n_clusters: Sequence[int], max_clusters: int, search: bool = False
+    ) -> None:
         if max(n_clusters) > max_clusters:
             raise ValueError(f"n_clusters {list(n_clusters)} must not exceed max_clusters {max_clusters}.")
         self.max_clusters = max_clusters
-        self.clusterers = [_under_value(clusterer, v, k, max_clusters) for v, k in enumerate(n_clusters)]
+        arguments: dict[str, Any] = {"max_clusters": max_clusters} | ({} if search else {"max_rounds": 0})
+        self.clusterers = [_under_value(clusterer, v, n_clusters=k, **arguments) for v, k in enumerate(n_clusters)]
         self.slots: list[list[int]] = [[] for _ in n_clusters]
 
     def fit(self, z: Tensor, a: Tensor, modes: Tensor | None = None) -> Clustering:
@@ -144,11 +149,11 @@ class ModesPerValue:
         ]
 
 
-def _under_value(clusterer: Clusterer, value: int, n_clusters: int, max_clusters: int) -> Clusterer:
-    """A copy of the prototype with the arguments of one value, as far as it has them."""
+def _under_value(clusterer: Clusterer, value: int, **arguments: Any) -> Clusterer:
+    """A copy of the prototype with the arguments of one value, as far as it has them, and a seed of its own."""
     copy: Clusterer = clone(clusterer)
     mine = copy.get_params()
-    arguments = {"n_clusters": n_clusters, "max_clusters": max_clusters, "seed": mine.get("seed", 0) + value}
+    arguments["seed"] = mine.get("seed", 0) + value
     copy.set_params(**{name: argument for name, argument in arguments.items() if name in mine})
     return copy
 

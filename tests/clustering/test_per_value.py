@@ -48,7 +48,7 @@ def test_modes_under_each_value_are_found(clusterer):
 
 def test_split_keeps_the_parents_slot_and_opens_the_lowest_free_one():
     z, a, mode = rows([2, 3])
-    modes = ModesPerValue(DPGMM(max_rounds=0), n_clusters=[1, 1], max_clusters=5)
+    modes = ModesPerValue(DPGMM(), n_clusters=[1, 1], max_clusters=5)
     before = modes.fit(z, a)
     assert before.active.sum(1).tolist() == [1, 1]
     sides = torch.stack([(mode == 0) | (mode == 2), (mode == 1) | (mode > 2)], 1).float()
@@ -71,7 +71,7 @@ def test_merge_keeps_the_larger_slot_and_weighs_by_size():
     z[far] += 50
     a = torch.zeros(900, dtype=torch.long)
     start = torch.where(far, 0, torch.where(z[:, 0] > -0.5, 2, 1))
-    modes = ModesPerValue(DPGMM(max_rounds=0, n_iter=1, deterministic=True), n_clusters=[1], max_clusters=4)
+    modes = ModesPerValue(DPGMM(n_iter=1, deterministic=True), n_clusters=[1], max_clusters=4)
     modes.fit(z, a)
     modes.clusterers[0].fit(z, initial_labels=start)
     modes.slots[0] = [0, 1, 3]
@@ -85,7 +85,7 @@ def test_merge_keeps_the_larger_slot_and_weighs_by_size():
 
 def test_no_free_slot_refuses_the_split_with_a_reason():
     z, a, _ = rows([2])
-    modes = ModesPerValue(DPGMM(max_rounds=0), n_clusters=[1], max_clusters=1)
+    modes = ModesPerValue(DPGMM(), n_clusters=[1], max_clusters=1)
     modes.fit(z, a)
     found = modes.refine(z, a, "split")
     assert found.active.sum() == 1
