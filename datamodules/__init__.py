@@ -1,6 +1,7 @@
 """Data sets as LightningDataModules: every sample comes with its attributes and, where known, its mode."""
 
 from datamodules.base import AttributeDataModule, AttributeDataset, Batch, DataError
+from datamodules.canine_bg import CanineBG
 from datamodules.colored import CMNIST, CFashionMNIST, ColoredDigits
 from datamodules.correlated import CorrelatedDataModule
 from datamodules.cwru import CWRU
@@ -21,6 +22,7 @@ __all__ = [
     "AttributeDataset",
     "Batch",
     "CFashionMNIST",
+    "CanineBG",
     "ColoredDigits",
     "CorrelatedDataModule",
     "DataError",

@@ -13,6 +13,7 @@ from torch import Tensor
 from datamodules.base import DataError
 from datamodules.correlated import CorrelatedDataModule
 from datamodules.download import RemoteFile, fetch, unpack
+from datamodules.images import bytes_to_unit
 
 _COLORS = torch.tensor([[1, 0, 0], [0, 0, 1]], dtype=torch.uint8)  # red, blue
 
@@ -28,11 +29,6 @@ def square_occlusion(count: int, size: int, ratio: float, generator: torch.Gener
     pixel = torch.arange(size)
     covered = (torch.minimum(pixel + 1, low + side) - torch.maximum(pixel, low)).clamp(0, 1)  # (2, count, size)
     return covered[0, :, :, None] * covered[1, :, None, :]
-
-
-def bytes_to_unit(x: Tensor) -> Tensor:
-    """Bytes as floats in [0, 1]."""
-    return x.float() / 255
 
 
 class ColoredDataModule(CorrelatedDataModule):

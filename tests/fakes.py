@@ -9,7 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 from scipy.io import savemat
+
+from datamodules.canine_bg import BREEDS, SCENES
 
 PER_CLASS = 12  # samples per class of the fake image sets
 
@@ -172,10 +175,37 @@ def cwru(root: Path) -> None:
         savemat(root / "CWRU" / f"{number}.mat", content, do_compression=True)
 
 
+def canine_bg(root: Path) -> None:
+    """The prepared folder: six square dogs of every breed, four backgrounds of each scene, 16 x 16."""
+    rng = np.random.default_rng(0)
+    out = root / "CanineBG"
+    rows = ["image,mask,a1,m1,breed"]
+
+    def picture(array: np.ndarray, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(array).save(path)
+
+    for mode, (synset, breed) in enumerate(BREEDS):
+        for number in range(6):
+            names = [f"{kind}/{synset}-{breed}/{synset}_{number}" for kind in ("Images", "Masks")]
+            names = [f"{name}.{suffix}" for name, suffix in zip(names, ("jpg", "png"), strict=True)]
+            mask = np.zeros((16, 16), dtype=bool)
+            mask[4:12, 4:12] = True
+            picture(np.full((16, 16, 3), 10 * mode + 20, dtype=np.uint8), out / names[0])
+            picture(mask, out / names[1])
+            rows.append(f"{names[0]},{names[1]},{mode // 10},{mode},{breed}")
+    for scene in SCENES:
+        for number in range(4):
+            color = rng.integers(0, 256, 3, dtype=np.uint8)
+            picture(np.tile(color, (16, 16, 1)), out / "Backgrounds" / scene / f"{number:08d}.jpg")
+    (out / "metadata.csv").write_text("\n".join(rows) + "\n")
+
+
 FAKES: dict[str, Callable[[Path], None]] = {
     "cmnist": cmnist,
     "cfashion_mnist": cfashion_mnist,
     "colored_digits": colored_digits,
+    "canine_bg": canine_bg,
     "uci_har": uci_har,
     "realworld": realworld,
     "hhar": hhar,
