@@ -152,7 +152,7 @@ class CoDID(DisentanglementModule):
                 return
             self.discriminate(views)
             marginals = [shuffle_within(view.slot, self.generator) for view in views]
-            if self.discrimination == "weighted":
+            if self.discrimination == "weighted" and any(target.moded for target in self.target_list):
                 self.weigh(batch, views, marginals)
             self.disentangle(views, marginals)
 
@@ -183,7 +183,7 @@ class CoDID(DisentanglementModule):
                 alignment = weight_alignment_loss(table.spread(halves[:, 0]), divergence, together)
                 self.losses.add("weight_alignment", alignment)
                 loss = loss + self.weight_alignment * alignment
-            self.minimise(self.optimizer("subcluster"), loss, reduce=False)
+            self.minimise(self.optimizer("subcluster"), loss, parameters=target.subcluster_net, reduce=False)
 
     def discriminate(self, views: list[View]) -> None:
         """Discriminators learn to tell joint from shuffled pairs, N_d times (Eq. 5 with w = 1, lines 17 to 19)."""

@@ -209,7 +209,8 @@ class Target(nn.Module):
             reset: Re-initialise all heads when any cluster changed, instead of inheriting.
         """
         first = len(self.labels) == 0
-        changed = not first and not torch.equal(found.active.to(self.active), self.active)
+        # Compared by lineage: a split may fill the very slot that a vanished cluster left.
+        changed = not first and not torch.equal(found.inherit, torch.diag_embed(self.active).to(found.inherit))
         if changed and reset:
             self._reset(list(optimizers))
         elif changed:

@@ -1,0 +1,152 @@
+"""Every step moves exactly the networks it names."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+import torch
+from tiny import bench, random_batch, tiny_codid, tiny_data, tiny_trainer
+from torch import Tensor
+
+from codid_lightning import CoDID
+from codid_lightning.losses import shuffle_within
+from codid_lightning.networks.statistics import resting_statistics
+from datamodules.toy import ToyFourAttributes
+
+STEPS = ("inform", "subcluster", "discriminate", "weigh", "disentangle")
+HEADS = {"mode_predictor": "Cm", "subcluster_net": "S", "discriminator": "D", "weight_net": "W"}
+
+
+def network_of(name: str) -> str:
+    """The network a parameter or buffer belongs to, by the paper's letters."""
+    first, *rest = name.split(".")
+    return {"encoder": "F", "predictors": "C", "decoder": "R"}.get(first) or HEADS.get(rest[1], "clusters")
+
+
+def snapshot(module: CoDID) -> dict[str, Tensor]:
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {
+        name: tensor.detach().clone() for name, tensor in tensors.items() if not name.startswith(("metrics", "cells"))
+    }
+
+
+def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+class Watched(CoDID):
+    """Notes which parameters and buffers each step changes."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.changes: dict[str, list[set[str]]] = defaultdict(list)
+        for step in STEPS:
+            setattr(self, step, self._watch(step, getattr(self, step)))
+
+    def _watch(self, name: str, step: Any) -> Any:
+        def watched(*args: Any) -> None:
+            before = snapshot(self)
+            step(*args)
+            self.changes[name].append(moved(before, snapshot(self)))
+
+        return watched
+
+
+def watched_fit(epochs: int = 3, data: Any = None, **changes: Any) -> Watched:
+    data = data or tiny_data()
+    module = tiny_codid(data, Watched, **changes)
+    tiny_trainer(epochs).fit(module, data)
+    return module
+
+
+def networks(changes: list[set[str]]) -> set[str]:
+    return {network_of(name) for names in changes for name in names}
+
+
+def test_each_step_moves_its_networks_and_nothing_else():
+    module = watched_fit()
+    pretraining = len(module.changes["inform"]) - len(module.changes["disentangle"])
+    assert pretraining > 0
+    assert networks(module.changes["inform"][:pretraining]) == {"F", "C", "R"}
+    assert networks(module.changes["inform"][pretraining:]) == {"F", "C", "R", "Cm"}
+    expected = {"subcluster": {"S"}, "discriminate": {"D"}, "weigh": {"W"}, "disentangle": {"F"}}
+    for step, names in expected.items():
+        assert len(module.changes[step]) > 0
+        assert networks(module.changes[step]) == names, step
+    parameters = dict(module.named_parameters())
+    for step in STEPS[1:]:
+        assert all(names <= parameters.keys() for names in module.changes[step]), f"{step} changed a buffer"
+
+
+def test_all_parameters_of_a_steps_networks_move():
+    module = watched_fit()
+    everything = {name for name, _ in module.named_parameters()}
+    for step, letters in {
+        "inform": "F C R Cm",
+        "subcluster": "S",
+        "discriminate": "D",
+        "weigh": "W",
+        "disentangle": "F",
+    }.items():
+        named = {name for name in everything if network_of(name) in letters.split()}
+        assert set().union(*module.changes[step]) >= named, step
+
+
+def test_batchnorm_counts_every_batch_once():
+    data = tiny_data()
+    module = tiny_codid(data)
+    trainer = tiny_trainer()
+    trainer.fit(module, data)
+    batches = trainer.num_training_batches * trainer.max_epochs
+    counts = {name: int(b) for name, b in module.named_buffers() if name.endswith("num_batches_tracked")}
+    assert len(counts) == 5  # two layers in each of two encoders, one in the decoder
+    assert set(counts.values()) == {batches}
+    assert trainer.global_step == batches
+
+
+def test_running_statistics_are_those_of_the_inform_pass():
+    module, reference = tiny_codid(tiny_data()), tiny_codid(tiny_data())
+    batch = random_batch(module, 12, shape=(2,))
+    bench(module, batch["a"])
+    reference.encoder(batch["x"])
+    module.training_step(batch, 0)
+    for (name, mine), (_, theirs) in zip(
+        module.encoder.named_buffers(), reference.encoder.named_buffers(), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, msg=name)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_disentangling_pushes_the_encoder_up_the_discrimination_loss(separate):
+    module = tiny_codid(tiny_data(), disentangle_lr=1e-3 if separate else None, strength=3.0).double()
+    batch = random_batch(module, 40, shape=(2,))
+    bench(module, batch["a"])
+    with resting_statistics(module.encoder):
+        views = module.views(module(batch["x"]), batch)
+        marginals = [shuffle_within(view.slot, module.generator) for view in views]
+        before = module.discrimination_loss(views, marginals, module.weights(views, marginals))
+        weights = [w.detach() for w in module.weights(views, marginals)]
+        module.disentangle(views, marginals)
+        after = module.discrimination_loss(module.views(module(batch["x"]), batch), marginals, weights)
+    assert after > before
+
+
+def test_without_modes_only_discriminator_and_encoder_follow():
+    module = watched_fit(epochs=2, moded=[])
+    assert networks(module.changes["discriminate"]) == {"D"}
+    assert networks(module.changes["disentangle"]) == {"F"}
+    assert not module.changes["weigh"]
+    assert not any(module.changes["subcluster"])
+
+
+def test_a_targets_step_leaves_the_other_targets_heads_alone():
+    module = tiny_codid(ToyFourAttributes(), targets=[0, 1], n_clusters=2)
+    batch = random_batch(module, 36, shape=(4,))
+    bench(module, batch["a"])
+    views = module.views(module(batch["x"]), batch)
+    module.subcluster(views)
+    optimizer = module.optimizer("subcluster")
+    # A gradient of zero would still move a net by its momentum: each net must have been updated once, not twice.
+    assert {int(state["step"]) for state in optimizer.state.values()} == {1}
