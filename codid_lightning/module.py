@@ -15,6 +15,7 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from codid_lightning import distributed
 from codid_lightning.losses import reconstruction_loss
+from codid_lightning.metrics.groups import CellAccuracy
 from codid_lightning.networks.backbones import Backbone, Decoder, Encoder
 from datamodules.base import Batch, seeded_generator
 
@@ -57,6 +58,7 @@ class DisentanglementModule(LightningModule):
         strength: float = 1.0,
     ) -> None:
         super().__init__()
+        _check_ranges(latent_dim, lr, reconstruction)
         self.save_hyperparameters(ignore=["clusterer"])
         self.attribute_sizes, self.test_names = tuple(attribute_sizes), tuple(test_names)
         self.latent_dim, self.lr, self.reconstruction, self.strength = latent_dim, lr, reconstruction, strength
@@ -68,6 +70,7 @@ class DisentanglementModule(LightningModule):
         self.metrics = nn.ModuleDict({"val": self._metrics("val", range(attributes))})
         for name in self.test_names:
             self.metrics[name] = self._metrics(name, test_attributes)
+        self.cells = CellAccuracy(self.attribute_sizes)
         self.losses = LossMeter()
         self._seed: int | None = None
 
@@ -116,7 +119,8 @@ class DisentanglementModule(LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Metrics on validation data, which carry the training correlations."""
-        self._evaluate("val", batch)
+        predictions = self._evaluate("val", batch)
+        self.cells.update(predictions, batch["a"])
 
     def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Metrics per test set and attribute."""
@@ -202,8 +206,11 @@ class DisentanglementModule(LightningModule):
         self.log_dict({f"train/{k}": v for k, v in self.losses.means().items()}, sync_dist=self.trainer.world_size > 1)
 
     def on_validation_epoch_end(self) -> None:
-        """Log validation metrics."""
+        """Log validation metrics, also over cells of attributes: what model selection may use."""
         self._log_metrics("val")
+        cells = {f"val/{name}": value for name, value in self.cells.compute().items() if value.isfinite()}
+        self.log_dict(cells)
+        self.cells.reset()
 
     def on_test_epoch_end(self) -> None:
         """Log the metrics of all test sets."""
@@ -233,10 +240,14 @@ class DisentanglementModule(LightningModule):
             collections[str(q)] = MetricCollection(metrics, prefix=prefix)
         return nn.ModuleDict(collections)
 
-    def _evaluate(self, split: str, batch: Batch) -> None:
+    def _evaluate(self, split: str, batch: Batch) -> Tensor:
+        """Update a split's metrics; the predicted values of the first attribute (B,)."""
         z = self(batch["x"])
+        logits = [predictor(z[:, q]) for q, predictor in enumerate(self.predictors)]
         for q, metrics in self.metrics[split].items():  # type: ignore[operator]
-            metrics.update(self.predictors[int(q)](z[:, int(q)]), batch["a"][:, int(q)])
+            metrics.update(logits[int(q)], batch["a"][:, int(q)])
+        predicted: Tensor = logits[0].argmax(1)
+        return predicted
 
     def _log_metrics(self, split: str) -> None:
         for metrics in self.metrics[split].values():  # type: ignore[operator]
@@ -251,6 +262,14 @@ class DisentanglementModule(LightningModule):
                 f"The {bad} loss is not finite at epoch {self.current_epoch}, batch {batch_idx}. "
                 f"Last good checkpoint: {checkpoint}. Lower model.lr or the weight of that loss."
             )
+
+
+def _check_ranges(latent_dim: int, lr: float, reconstruction: float) -> None:
+    for name, value in {"latent_dim": latent_dim, "lr": lr}.items():
+        if value <= 0:
+            raise ValueError(f"model.{name} is {value}; it must be positive.")
+    if reconstruction < 0:
+        raise ValueError(f"model.reconstruction is {reconstruction}; it must not be negative.")
 
 
 class LossMeter:

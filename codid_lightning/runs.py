@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 SCHEMA = 1
-RESULT, CONFIG, CHECKPOINTS, LAST = "result.json", "config.yaml", "checkpoints", "last.ckpt"
+RESULT, CONFIG, CHECKPOINTS, LAST, BEST = "result.json", "config.yaml", "checkpoints", "last.ckpt", "best.ckpt"
 
 # What a config says about places, display and machines rather than about the experiment.
 _UNRELATED = {
@@ -27,6 +27,10 @@ _UNRELATED = {
     "trainer.accelerator", "trainer.log_every_n_steps", "trainer.enable_progress_bar",
     "trainer.enable_checkpointing", "trainer.enable_model_summary", "trainer.detect_anomaly",
 }  # fmt: skip
+
+
+class RunError(RuntimeError):
+    """A run cannot start or go on as asked."""
 
 
 @dataclass
@@ -94,9 +98,20 @@ def new_run_directory(root: Path, *names: str) -> Path:
 
 def config_hash(config: Mapping[str, Any]) -> str:
     """Identity of an experiment: its resolved config without paths, loggers and the like."""
-    kept = {key: value for key, value in flatten(config) if key not in _UNRELATED}
-    kept = {k: v for k, v in kept.items() if not any(k.startswith(f"{name}.") for name in _UNRELATED)}
+    kept = _experiment(config)
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """What changed between two configs of experiments, in words."""
+    old, new = _experiment(before), _experiment(after)
+    changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
+    return ", ".join(f"{key} was {old.get(key)}, is {new.get(key)}" for key in changed[:5])
+
+
+def _experiment(config: Mapping[str, Any]) -> dict[str, Any]:
+    places = tuple(f"{name}." for name in _UNRELATED)
+    return {k: v for k, v in flatten(config) if k not in _UNRELATED and not k.startswith(places)}
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, TypedDict
 
@@ -117,7 +117,7 @@ def seeded_generator(*keys: int) -> torch.Generator:
     return torch.Generator().manual_seed(state)
 
 
-class AttributeDataModule(LightningDataModule):
+class AttributeDataModule(LightningDataModule, ABC):
     """Loaders over `AttributeDataset`s. A data set states its facts and writes `build`.
 
     Args:
@@ -200,10 +200,11 @@ class AttributeDataModule(LightningDataModule):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Refuse data whose labels mean something else than the checkpoint's."""
-        own = self.state_dict()
-        if state_dict != own:
+        own = AttributeDataModule.state_dict(self)  # a data set may keep more
+        kept = {key: state_dict.get(key) for key in own}
+        if kept != own:
             raise DataError(
-                f"The checkpoint was trained on attributes {state_dict}, the data has {own}: "
+                f"The checkpoint was trained on attributes {kept}, the data has {own}: "
                 "point `data` at the data set of the checkpoint."
             )
 

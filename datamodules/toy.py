@@ -11,7 +11,7 @@ from scipy.optimize import least_squares
 from torch import Tensor
 
 from datamodules.base import AttributeDataModule, AttributeDataset, seeded_generator, split_indices, stack_columns
-from datamodules.correlated import CorrelatedDataModule
+from datamodules.correlated import CorrelatedDataModule, Matrix
 
 
 class Toy(CorrelatedDataModule):
@@ -28,10 +28,10 @@ class Toy(CorrelatedDataModule):
 
     input_shape = (2,)
     attribute_names = ("a1", "a2")
-    value_names = (("0", "1"), ("0", "1"))
-    modes_per_value = (3, 3)
+    value_names: tuple[tuple[str, ...], ...] = (("0", "1"), ("0", "1"))
+    modes_per_value: ClassVar[tuple[int, ...]] = (3, 3)
     positions: ClassVar[tuple[float, ...]] = (0, 2, 4, 1, 3, 5)  # x_1 of each mode
-    p_a2_given_mode = ((0.9, 0.1, 0.9, 0.1, 0.9, 0.1), (0.1, 0.9, 0.1, 0.9, 0.1, 0.9))
+    p_a2_given_mode: ClassVar[Matrix] = ((0.9, 0.1, 0.9, 0.1, 0.9, 0.1), (0.1, 0.9, 0.1, 0.9, 0.1, 0.9))
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from codid_lightning.runs import LAST, replacing
+from codid_lightning.runs import BEST, LAST, replacing
 
 
 class CheckpointError(RuntimeError):
@@ -76,5 +76,10 @@ class BestCheckpoint(ModelCheckpoint):
 
     def __init__(self, dirpath: Path, monitor: str) -> None:
         super().__init__(
-            dirpath=dirpath, filename="best", monitor=monitor, mode="max", save_top_k=1, enable_version_counter=False
+            dirpath=dirpath,
+            filename=Path(BEST).stem,
+            monitor=monitor,
+            mode="max",
+            save_top_k=1,
+            enable_version_counter=False,
         )

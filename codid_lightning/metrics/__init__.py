@@ -22,7 +22,7 @@ from codid_lightning.metrics.disentanglement import (
     informativeness_error,
     neighbour_information,
 )
-from codid_lightning.metrics.groups import WorstGroupAccuracy, group_accuracies, worst_group_accuracy
+from codid_lightning.metrics.groups import CellAccuracy, WorstGroupAccuracy, group_accuracies, worst_group_accuracy
 from codid_lightning.metrics.information import (
     ConditionalEntropy,
     ConditionalInformation,
@@ -51,6 +51,7 @@ from codid_lightning.metrics.shift import ADistance, a_distance
 
 __all__ = [
     "ADistance",
+    "CellAccuracy",
     "ClusterAccuracy",
     "ConditionalEntropy",
     "ConditionalInformation",

@@ -1,7 +1,10 @@
 """Accuracy where it is worst."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+from torchmetrics import Metric
 
 from codid_lightning.metrics.base import SampleMetric
 
@@ -24,3 +27,42 @@ class WorstGroupAccuracy(SampleMetric):
     """`worst_group_accuracy` over batches and ranks."""
 
     function = staticmethod(worst_group_accuracy)
+
+
+class CellAccuracy(Metric):
+    """Accuracy of the first attribute in the cells (a_1, a_q) of every other attribute: their mean and the worst.
+
+    Plain accuracy on correlated data rewards the use of the correlation; a rare cell shows what it costs. Only counts
+    are kept, so memory does not grow with the data and ranks add up.
+
+    Args:
+        attribute_sizes: Number of values of each attribute.
+        min_samples: Cells with fewer samples say too little and are left out; without any other, both are NaN.
+    """
+
+    full_state_update = False
+    hits: Tensor
+    counts: Tensor
+
+    def __init__(self, attribute_sizes: Sequence[int], min_samples: int = 10) -> None:
+        super().__init__()
+        first, *others = attribute_sizes
+        self.others, self.min_samples = torch.tensor(others, dtype=torch.long), min_samples
+        self.starts = first * (self.others.cumsum(0) - self.others)  # cells of the attributes before
+        for name in ("hits", "counts"):
+            self.add_state(name, torch.zeros(first * sum(others), dtype=torch.long), dist_reduce_fx="sum")
+
+    def update(self, predictions: Tensor, attributes: Tensor) -> None:
+        """Count one batch of predicted values of a_1 (B,) and all attributes (B, Q)."""
+        sizes, starts = self.others.to(attributes.device), self.starts.to(attributes.device)
+        cells = starts + attributes[:, :1] * sizes + attributes[:, 1:]  # (B, Q - 1)
+        right = predictions == attributes[:, 0]
+        self.counts += cells.flatten().bincount(minlength=len(self.counts))
+        self.hits += cells[right].flatten().bincount(minlength=len(self.hits))
+
+    def compute(self) -> dict[str, Tensor]:
+        """`balanced_acc` and `worst_acc`."""
+        kept = self.counts >= self.min_samples
+        accuracies = self.hits[kept] / self.counts[kept]
+        worst = accuracies.min() if len(accuracies) else accuracies.mean()
+        return {"balanced_acc": accuracies.mean(), "worst_acc": worst}

@@ -1,0 +1,55 @@
+"""Where metrics go: a CSV file in the run's directory always, and whatever the config adds to it."""
+
+from __future__ import annotations
+
+import netrc
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from jsonargparse import Namespace
+
+CSV, WANDB = "lightning.pytorch.loggers.CSVLogger", "lightning.pytorch.loggers.WandbLogger"
+
+
+def complete(configured: Any, run_dir: Path, name: str, group: str) -> Any:
+    """The config of all loggers of a run.
+
+    Args:
+        configured: `trainer.logger` of the config: nothing, a boolean, a logger or several.
+        run_dir: Directory of the run.
+        name: What a dashboard calls the run.
+        group: What a dashboard puts together: runs that differ in seed or held-out group.
+    """
+    if configured is False:
+        return False
+    given = [] if configured in (None, True) else configured if isinstance(configured, list) else [configured]
+    for logger in given:
+        if logger.class_path == WANDB:
+            _complete_wandb(logger.init_args, run_dir, name, group)
+    return [_csv(run_dir), *given]
+
+
+def _csv(run_dir: Path) -> Namespace:
+    # A new version per start: a resumed run adds its log to the earlier ones instead of deleting them.
+    arguments = Namespace(save_dir=str(run_dir), name="logs", version=None, prefix="", flush_logs_every_n_steps=100)
+    return Namespace(class_path=CSV, init_args=arguments)
+
+
+def _complete_wandb(arguments: Namespace, run_dir: Path, name: str, group: str) -> None:
+    arguments.save_dir = str(run_dir)
+    arguments.name = arguments.name or name
+    arguments.group = arguments.get("group") or group
+    arguments.offline = arguments.offline or not _has_wandb_key()
+
+
+def _has_wandb_key() -> bool:
+    """Whether a key is set; without one, going online would end the run with an error."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (FileNotFoundError, netrc.NetrcParseError):
+        return False
