@@ -14,7 +14,8 @@ from codid_lightning.clustering.moves import MoveKind, Proposal, agglomerate, pr
 from codid_lightning.clustering.niw import CovarianceType, Moments, empirical_prior
 from codid_lightning.clustering.projection import Projection
 
-_DOUBLE = 1 << 21  # features that few are kept in float64 whatever the input
+_DOUBLE = 1 << 21  # so few features are kept in float64 whatever the input
+_THIN = 16  # and so are full covariances up to these dimensions, whose directions may differ a lot in width
 
 
 class DPGMM(Clusterer):
@@ -172,7 +173,8 @@ class DPGMM(Clusterer):
 
     def _features(self, y: Tensor) -> QuadraticFeatures:
         small = len(y) * feature_width(y.shape[1], self.covariance_type) <= _DOUBLE
-        return QuadraticFeatures(y.double() if small else y, self.covariance_type)
+        thin = self.covariance_type == "full" and y.shape[1] <= _THIN
+        return QuadraticFeatures(y.double() if small or thin else y, self.covariance_type)
 
     def _em(self, features: QuadraticFeatures, clusters: Moments) -> MapEM:
         """EM under the prior the current clusters suggest."""
@@ -221,14 +223,15 @@ class DPGMM(Clusterer):
     ) -> tuple[Tensor, Tensor, list[Proposal]]:
         """One round of moves: responsibilities and parents of the new clusters, and the proposals."""
         labels, k = probs.argmax(1), probs.shape[1]
-        clusters = features.to_moments(features.group_sums(labels, k))
+        sums = features.group_sums(labels, k)
+        clusters = features.to_moments(sums)
         em = self._em(features, clusters)
         dice = None if self.deterministic else generator
         if move == "merge":
             made = propose_merges(em.prior, self.concentration, clusters, self.neighbours, dice) if k > 1 else []
             return *_merge(probs, clusters.n, [p.clusters for p in made if p.accepted]), made
-        halves = em.halves(labels, k, self.n_iter) if halves is None else halves
-        first, second = em.half_moments(labels, k, halves.round())
+        halves = em.halves(labels, k, self.n_iter, self.tol) if halves is None else halves
+        first, second = em.half_moments(labels, sums, halves.round())
         made = propose_splits(em.prior, self.concentration, first, second, self.max_clusters - k, dice)
         return *_split(probs, halves, [p.clusters[0] for p in made if p.accepted]), made
 
@@ -247,7 +250,7 @@ class DPGMM(Clusterer):
         em = self._em(features, clusters)
         probs = features.assign(em.coefficients(clusters))[0]
         labels, k = probs.argmax(1), probs.shape[1]
-        first = em.halves(labels, k, self.n_iter)
+        first = em.halves(labels, k, self.n_iter, self.tol)
         halves = torch.stack([first, 1 - first], 1).to(x.dtype)
         self.n_clusters_ = k
         self.inner_means_, self.inner_covariances_ = em.prior.map_estimate(clusters)

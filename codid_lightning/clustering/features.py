@@ -2,25 +2,27 @@
 
 With features ``phi(x) = [1, x, q(x)]`` (q: the products of coordinates the covariance family needs), the log density of
 every cluster is linear in phi, and so are the sufficient statistics of soft assignments. One EM iteration is then
-``phi @ coefficients.T``, a softmax, and ``responsibilities.T @ phi``, done block by block while a block is in cache.
+``coefficients @ phi``, a softmax, and ``responsibilities @ phi.T``, done block by block while a block is in cache.
+Samples are columns here: products of coordinates and the softmax then run along contiguous memory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from codid_lightning.clustering.niw import CovarianceType, Moments
+from codid_lightning.clustering.niw import CovarianceType, Moments, cholesky
 
 _BLOCK_BYTES = 2 << 20  # a block of features stays in cache between the two products
-_KEPT_BYTES = 1 << 30  # larger features are built again at every pass
+_KEPT_BYTES = 1 << 29  # larger features are built again at every pass
+_LOWEST = -80.0  # exp of less is subnormal in float32 and ten times slower
 
 
 class QuadraticFeatures:
-    """The features of a data matrix, in blocks of rows.
+    """The features of a data matrix, in blocks of samples.
 
     Args:
         x: Data, ``(N, d)``; products are summed in this dtype within a block and in float64 across blocks.
@@ -39,7 +41,7 @@ class QuadraticFeatures:
         self._blocks = [self._build(part) for part in x.split(self._block)] if kept else None
 
     def __iter__(self) -> Iterator[Tensor]:
-        """Blocks of features, ``(block, width)``."""
+        """Blocks of features, ``(width, block)``."""
         return iter(self._blocks) if self._blocks is not None else map(self._build, self.x.split(self._block))
 
     def assign(self, coefficients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -51,35 +53,45 @@ class QuadraticFeatures:
         Returns:
             Responsibilities ``(N, K)``, log likelihood of each sample ``(N,)``, sums ``(K, width)`` in float64.
         """
-        weights = coefficients.to(self.x.dtype).T.contiguous()
-        responsibilities = self.x.new_empty(len(self.x), weights.shape[1])
-        log_likelihood = self.x.new_empty(len(self.x), 1)
+        weights = coefficients.to(self.x.dtype)
+        responsibilities = self.x.new_empty(len(weights), len(self.x))
+        log_likelihood = self.x.new_empty(len(self.x))
         sums = torch.zeros_like(coefficients)
-        parts = zip(self, responsibilities.split(self._block), log_likelihood.split(self._block), strict=True)
+        parts = zip(self, responsibilities.split(self._block, 1), log_likelihood.split(self._block), strict=True)
         for phi, r, total in parts:
-            torch.mm(phi, weights, out=r)
-            top = r.amax(1, keepdim=True)
-            normaliser = r.sub_(top).exp_().sum(1, keepdim=True)
+            torch.mm(weights, phi, out=r)
+            top = r.amax(0)
+            normaliser = r.sub_(top).clamp_min_(_LOWEST).exp_().sum(0)
             r.div_(normaliser)
             torch.add(normaliser.log_(), top, out=total)
-            sums += r.T @ phi
-        return responsibilities, log_likelihood[:, 0], sums
+            sums += r @ phi.T
+        return responsibilities.T, log_likelihood, sums
 
     def own_scores(self, coefficients: Tensor, labels: Tensor) -> Tensor:
-        """Value of each sample's own cluster's linear function of the features, ``(N,)``."""
-        weights = coefficients.to(self.x.dtype).T.contiguous()
-        parts = zip(self, labels[:, None].split(self._block), strict=True)
-        return torch.cat([(phi @ weights).gather(1, own)[:, 0] for phi, own in parts])
+        """Value of each sample's own cluster's linear function of the features, ``(N,)``; fast for sorted labels."""
+        weights = coefficients.to(self.x.dtype)
+        scores = []
+        for phi, own in zip(self, labels.split(self._block), strict=True):
+            low, high = int(own.min()), int(own.max()) + 1
+            scores.append((weights[low:high] @ phi).gather(0, own[None] - low)[0])
+        return torch.cat(scores)
+
+    def group_sums(self, labels: Tensor, k: int, weights: Tensor | None = None) -> Tensor:
+        """Features summed over the samples of each label, ``(K, width)`` in float64; fast for sorted labels."""
+        weights = torch.ones_like(self.x[:, 0]) if weights is None else weights
+        sums = torch.zeros(k, self.width, dtype=torch.float64, device=self.x.device)
+        for phi, own, w in zip(self, labels.split(self._block), weights.split(self._block), strict=True):
+            low, high = int(own.min()), int(own.max()) + 1
+            member = w.new_zeros(high - low, len(w)).scatter_(0, own[None] - low, w[None])
+            sums[low:high] += member @ phi.T
+        return sums
 
     def moments(self, responsibilities: Tensor) -> Moments:
         """Counts, means and scatters under soft assignments ``(N, K)``."""
-        return self.to_moments(self._sums(responsibilities.split(self._block)))
-
-    def group_sums(self, labels: Tensor, k: int, weights: Tensor | None = None) -> Tensor:
-        """Features summed over the samples of each label, weighted on demand, ``(K, width)`` in float64."""
-        weights = torch.ones_like(self.x[:, 0]) if weights is None else weights
-        parts = zip(labels[:, None].split(self._block), weights[:, None].split(self._block), strict=True)
-        return self._sums(w.new_zeros(len(w), k).scatter_(1, own, w) for own, w in parts)
+        sums = torch.zeros(responsibilities.shape[1], self.width, dtype=torch.float64, device=self.x.device)
+        for phi, r in zip(self, responsibilities.split(self._block), strict=True):
+            sums += r.T @ phi.T
+        return self.to_moments(sums)
 
     def to_moments(self, sums: Tensor) -> Moments:
         """Counts, means and scatters from summed features ``(K, width)``."""
@@ -101,7 +113,7 @@ class QuadraticFeatures:
         """Log of weight times Gaussian density as linear functions of the features, ``(K, width)``."""
         d = means.shape[1]
         if self.covariance_type == "full":
-            factor = torch.linalg.cholesky(covariances)
+            factor = cholesky(covariances)
             precision = torch.cholesky_inverse(factor)
             linear = (precision @ means[:, :, None])[:, :, 0]
             log_det = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
@@ -114,16 +126,19 @@ class QuadraticFeatures:
         constant = log_weights - 0.5 * (d * math.log(2 * math.pi) + log_det + (linear * means).sum(1))
         return torch.cat([constant[:, None], linear, -0.5 * quadratic], 1)
 
-    def _sums(self, members: Iterable[Tensor]) -> Tensor:
-        """Features summed with the weights ``(block, K)`` of each cluster, ``(K, width)`` in float64."""
-        return torch.stack([(m.T @ phi).double() for m, phi in zip(members, self, strict=True)]).sum(0)
-
     def _build(self, x: Tensor) -> Tensor:
-        ones = x.new_ones(len(x), 1)
+        columns = x.T.contiguous()
+        d, n = columns.shape
+        phi = x.new_empty(self.width, n)
+        phi[0] = 1
+        phi[1 : d + 1] = columns
         if self.covariance_type == "full":
-            return torch.cat([ones, x, x[:, self._rows] * x[:, self._columns]], 1)
-        squares = x.square()
-        return torch.cat([ones, x, squares if self.covariance_type == "diag" else squares.sum(1, keepdim=True)], 1)
+            torch.mul(columns[self._rows], columns[self._columns], out=phi[d + 1 :])
+        elif self.covariance_type == "diag":
+            torch.square(columns, out=phi[d + 1 :])
+        else:
+            phi[d + 1] = columns.square().sum(0)
+        return phi
 
 
 def feature_width(d: int, covariance_type: CovarianceType) -> int:

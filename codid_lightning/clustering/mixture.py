@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, Tensor
@@ -56,27 +56,33 @@ class MapEM:
                 break
         return responsibilities, objectives
 
-    def halves(self, labels: Tensor, k: int, iterations: int) -> Tensor:
+    def halves(self, labels: Tensor, k: int, iterations: int, tol: float) -> Tensor:
         """Probability ``(N,)`` of the first component of the two-component mixture inside each sample's cluster.
 
-        All clusters' mixtures start from a cut across the principal axis and are fitted in one batched EM.
+        All clusters' mixtures start from a cut across the principal axis and are fitted in one batched EM, until
+        probabilities change by less than ``tol`` on average. Sorted by cluster, a block of samples meets few clusters.
         """
-        first = principal_cut(self.features.x, labels, self.features.to_moments(self.features.group_sums(labels, k)))
+        labels, order = labels.sort(stable=True)
+        inside = replace(self, features=QuadraticFeatures(self.features.x[order], self.features.covariance_type))
+        sums = inside.features.group_sums(labels, k)
+        first = principal_cut(inside.features.x, labels, inside.features.to_moments(sums))
         for _ in range(iterations):
-            one, two = self.half_moments(labels, k, first)
+            one, two = inside.half_moments(labels, sums, first)
             alive = (one.n > 1) & (two.n > 1)
             if not alive.any():
                 break
-            ratio = torch.zeros(k, self.features.width).to(one.n)
-            ratio[alive] = self._joint(one[alive]) - self._joint(two[alive])
-            score = torch.sigmoid(self.features.own_scores(ratio, labels))
-            first = torch.where(alive[labels], score, first)
-        return first
+            ratio = torch.zeros_like(sums)
+            ratio[alive] = inside._joint(one[alive]) - inside._joint(two[alive])
+            score = torch.sigmoid(inside.features.own_scores(ratio, labels))
+            former, first = first, torch.where(alive[labels], score, first)
+            if float((first - former).abs().mean()) < tol:
+                break
+        return torch.empty_like(first).index_copy_(0, order, first)
 
-    def half_moments(self, labels: Tensor, k: int, first: Tensor) -> tuple[Moments, Moments]:
-        """Moments of the two halves of each cluster."""
-        whole, one = self.features.group_sums(labels, k), self.features.group_sums(labels, k, first)
-        return self.features.to_moments(one), self.features.to_moments(whole - one)
+    def half_moments(self, labels: Tensor, sums: Tensor, first: Tensor) -> tuple[Moments, Moments]:
+        """Moments of the two halves of each cluster; ``sums`` are the whole clusters' summed features."""
+        one = self.features.group_sums(labels, len(sums), first)
+        return self.features.to_moments(one), self.features.to_moments(sums - one)
 
     def _joint(self, moments: Moments) -> Tensor:
         return self.features.coefficients(moments.n.log(), *self.prior.map_estimate(moments))

@@ -153,6 +153,19 @@ def empirical_prior(
     return max(priors, key=lambda prior: float(prior.log_marginal(clusters).sum()))
 
 
+def cholesky(matrices: Tensor) -> Tensor:
+    """Cholesky factors ``(K, d, d)``; a matrix that rounding left indefinite gets the least jitter that helps."""
+    factors: Tensor
+    factors, failed = torch.linalg.cholesky_ex(matrices)
+    jitter = torch.finfo(matrices.dtype).eps
+    while failed.any():
+        size = matrices.diagonal(dim1=1, dim2=2).abs().mean(1) * (failed > 0)
+        matrices = matrices + jitter * torch.diag_embed(size[:, None].expand(-1, matrices.shape[1]))
+        factors, failed = torch.linalg.cholesky_ex(matrices)
+        jitter *= 10
+    return factors
+
+
 def _positive(values: Tensor) -> Tensor:
     return values.clamp_min(torch.finfo(values.dtype).tiny)
 
@@ -172,15 +185,13 @@ def _per_cluster(values: Tensor, like: Tensor) -> Tensor:
 def _log_det(scale: Tensor) -> Tensor:
     """Log determinant ``(K,)`` of each scatter or covariance; a shared variance counts once."""
     if scale.ndim == 3:
-        factor: Tensor = torch.linalg.cholesky(scale)
-        return 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
+        return 2 * cholesky(scale).diagonal(dim1=1, dim2=2).log().sum(1)
     return scale.log().sum(1) if scale.ndim == 2 else scale.log()
 
 
 def _trace_ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
     """Trace of ``denominator^-1 numerator`` for each cluster, ``(K,)``."""
     if numerator.ndim == 3:
-        factor = torch.linalg.cholesky(denominator)
-        return torch.cholesky_solve(numerator, factor).diagonal(dim1=1, dim2=2).sum(1)
+        return torch.cholesky_solve(numerator, cholesky(denominator)).diagonal(dim1=1, dim2=2).sum(1)
     ratio = numerator / denominator
     return ratio.sum(1) if ratio.ndim == 2 else ratio
