@@ -8,6 +8,7 @@ from datamodules.cwru import CWRU
 from datamodules.grouped import GroupedDataModule
 from datamodules.hhar import HHAR
 from datamodules.mfd import MFD
+from datamodules.own import OwnArrays, OwnImages
 from datamodules.realworld import RealWorld
 from datamodules.toy import Toy, ToyFourAttributes, ToyNineModes
 from datamodules.uci_har import UCIHAR
@@ -27,6 +28,8 @@ __all__ = [
     "CorrelatedDataModule",
     "DataError",
     "GroupedDataModule",
+    "OwnArrays",
+    "OwnImages",
     "RealWorld",
     "Toy",
     "ToyFourAttributes",

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from datamodules.base import AttributeDataModule, AttributeDataset, DataError, split_indices, stack_columns
 from datamodules.download import RemoteFile, fetch, unpack
+from datamodules.scaling import Scaling
 
 Array = NDArray[Any]
 Folder = Path | zipfile.Path  # read alike, unpacked or not
@@ -117,12 +118,12 @@ class GroupedDataModule(AttributeDataModule):
         cache = self._cache()
         windows = _read(cache) if cache is not None and cache.is_file() else self.load()
         test = self.group_of(windows.a2) == self.test_group
-        _scale(windows.x, ~test, self.scaling)
+        x = Scaling(windows.x.shape[1]).fit(windows.x[~test], self.scaling)(windows.x)
         a = stack_columns([windows.a1, windows.a2])
         rest = (~test).nonzero().flatten()
         train, val = (rest[part] for part in split_indices(len(rest), self.val_fraction, self.seed))
         chosen = {"train": train, "val": val, "test": test}
-        return {name: AttributeDataset(windows.x[part], a[part]) for name, part in chosen.items()}
+        return {name: AttributeDataset(x[part], a[part]) for name, part in chosen.items()}
 
     def group_of(self, a2: Tensor) -> Tensor:
         """The group of each value of a_2: consecutive values, equally many in each."""
@@ -133,20 +134,6 @@ class GroupedDataModule(AttributeDataModule):
         if key is None:
             return None
         return self.path / f"windows-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.npz"
-
-
-def _scale(x: Tensor, training: Tensor, scaling: str) -> None:
-    """Scale each channel in place with statistics of the training windows; invalid ones are left out of them."""
-    known = x[training & torch.isfinite(x).flatten(1).all(1)].transpose(0, 1).flatten(1)  # (C, N * T)
-    if not known.numel():
-        raise DataError("No training window is free of NaN and infinity; check the files below data.root.")
-    if scaling == "minmax":
-        low, high = known.amin(1), known.amax(1)
-        middle, spread = (low + high) / 2, (high - low) / 2
-    else:
-        middle, spread = known.mean(1), known.std(1)
-    spread = torch.where(spread > 0, spread, 1.0)  # a constant channel stays constant
-    x.sub_(middle[:, None]).div_(spread[:, None])
 
 
 def cut(series: Array, length: int, stride: int) -> Array:

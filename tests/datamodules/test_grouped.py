@@ -106,7 +106,7 @@ def test_all_windows_invalid_is_a_clear_error():
             windows = super().load()
             return windows._replace(x=windows.x * torch.nan)
 
-    with pytest.raises(DataError, match="No training window"):
+    with pytest.raises(DataError, match="No training sample"):
         built(Broken, on_bad_values="drop")
 
 
