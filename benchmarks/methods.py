@@ -20,8 +20,8 @@ from codid_lightning.runs import RESULT, read_result
 
 BASELINES = sorted(path.stem for path in Path("configs/baselines").glob("*.yaml"))
 EPOCHS = {"toy": 20, "colored_digits": 50, "cmnist": 10}
-STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
-SWEPT = ("toy", "colored_digits")
+STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
+SWEPT = ("toy", "colored_digits")  # at half their epochs
 
 
 def run(directory: Path, dataset: str, method: str, seed: int, *overrides: str) -> dict[str, float]:
@@ -48,12 +48,12 @@ def sweep(root: Path, output: Path) -> None:
     """Validation accuracy of every method at every strength; test sets are not looked at."""
     rows = []
     grid = [("base", 0.0), *itertools.product(BASELINES, STRENGTHS)]
-    for (method, strength), dataset, seed in itertools.product(grid, SWEPT, (0, 1)):
-        directory = root / dataset / f"{method}-{strength:g}" / f"seed{seed}"
-        metrics = run(directory, dataset, method, seed, f"--model.strength={strength}")
-        rows.append((dataset, method, strength, seed, f"{metrics.get('val/acc', float('nan')):.4f}"))
+    for (method, strength), dataset in itertools.product(grid, SWEPT):
+        changed = (f"--model.strength={strength}", f"--trainer.max_epochs={EPOCHS[dataset] // 2}")
+        metrics = run(root / dataset / f"{method}-{strength:g}", dataset, method, 0, *changed)
+        rows.append((dataset, method, strength, f"{metrics.get('val/acc', float('nan')):.4f}"))
     with output.open("w", newline="") as file:
-        csv.writer(file).writerows([("dataset", "method", "strength", "seed", "val_acc"), *rows])
+        csv.writer(file, lineterminator="\n").writerows([("dataset", "method", "strength", "val_acc"), *rows])
 
 
 def table(root: Path, seeds: int, data_root: str) -> None:
