@@ -161,6 +161,7 @@ class CLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         """Choose the run's directory and point loggers and checkpoint at it."""
+        self._recall_data()
         self._dump_config()
         self.identity = runs.config_hash(self.config_dump)
         trainer = self.settings.trainer
@@ -171,6 +172,17 @@ class CLI(LightningCLI):
         self.settings.ckpt_path = self._checkpoint_to_resume()
         dataset, method, _ = self.names
         trainer.logger = loggers.complete(trainer.logger, self.run_dir, "-".join(self.names), f"{dataset}-{method}")
+
+    def _recall_data(self) -> None:
+        """Read new files as the checkpoint's: with the names of its labels and inputs, unless others are given."""
+        data, path = self.settings.data, self.settings.get("ckpt_path")
+        if self.subcommand == "fit" or path is None or "labels" not in data.init_args:
+            return
+        state = AtomicCheckpointIO().load_checkpoint(path, map_location="cpu")
+        kept = state.get(data.class_path.rpartition(".")[2], {}).get("arguments", {})
+        for name, value in kept.items():
+            if data.init_args.get(name) is None:
+                data.init_args[name] = value
 
     def _run_directory(self) -> Path:
         """Given, inherited from the process that launched this rank, the one to resume, or new."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal, TypedDict
 
 import torch
@@ -34,6 +35,7 @@ class AttributeDataset(Dataset[Batch]):
         a: Attribute labels, (N, Q).
         mode: True modes, (N, Q); None where nothing is known.
         transform: Turns an indexed batch of `x` into model inputs, so that large sets may rest as bytes.
+        rows: Where the samples stand in the user's file, (N,); None for data sets that are not one file.
     """
 
     def __init__(
@@ -42,11 +44,12 @@ class AttributeDataset(Dataset[Batch]):
         a: Tensor,
         mode: Tensor | None = None,
         transform: Callable[[Tensor], Tensor] | None = None,
+        rows: Tensor | None = None,
     ) -> None:
         self.x = x
         self.a = a.long()
         self.mode = torch.full_like(self.a, -1) if mode is None else mode.long()
-        self.transform = transform
+        self.transform, self.rows = transform, rows
 
     def __len__(self) -> int:
         return len(self.a)
@@ -63,7 +66,8 @@ class AttributeDataset(Dataset[Batch]):
 
     def subset(self, keep: Tensor) -> AttributeDataset:
         """The samples selected by `keep`, indices or a mask."""
-        return AttributeDataset(self.x[keep], self.a[keep], self.mode[keep], self.transform)
+        rows = None if self.rows is None else self.rows[keep]
+        return AttributeDataset(self.x[keep], self.a[keep], self.mode[keep], self.transform, rows)
 
 
 class EpochBatches(DistributedSampler[Any]):
@@ -127,7 +131,7 @@ class AttributeDataModule(LightningDataModule, ABC):
         seed: Of everything drawn here: splits, correlations, noise, order. Independent of the global seed, so
             that all methods and ranks see the same data.
         on_bad_values: What to do with samples holding NaN or infinity: stop with an error, drop them, or
-            replace the values by 0.
+            replace the values by 0 after scaling.
     """
 
     input_shape: tuple[int, ...]
@@ -158,6 +162,11 @@ class AttributeDataModule(LightningDataModule, ABC):
     def attribute_sizes(self) -> tuple[int, ...]:
         """Number of values of each attribute."""
         return tuple(len(names) for names in self.value_names)
+
+    @property
+    def origin(self) -> str:
+        """Where the data come from, for messages."""
+        return f"the files below {self.root} (data.root)"
 
     @abstractmethod
     def build(self) -> dict[str, AttributeDataset]:
@@ -229,7 +238,9 @@ class AttributeDataModule(LightningDataModule, ABC):
         shape = tuple(data[[0]]["x"].shape[1:])
         if shape != tuple(self.input_shape):
             raise DataError(f"{name}: `{split}` has samples of shape {shape}, expected {self.input_shape}.")
-        for q, size in enumerate(self.attribute_sizes):
+        labelled = self.test_attributes if split in self.test_names else range(len(self.attribute_sizes))
+        for q in labelled:  # rows to predict may lack the others
+            size = self.attribute_sizes[q]
             low, high = int(data.a[:, q].min()), int(data.a[:, q].max())
             if low < 0 or high >= size:
                 raise DataError(
@@ -257,13 +268,26 @@ class AttributeDataModule(LightningDataModule, ABC):
         if self.on_bad_values == "drop":
             return data.subset(~bad)
         if self.on_bad_values == "impute":
-            data.x = data.x.nan_to_num(0.0, 0.0, 0.0)
+            if data.transform is None:
+                data.x = data.x.nan_to_num(0.0, 0.0, 0.0)
+            else:
+                data.transform = partial(_imputed, data.transform)
             return data
         raise DataError(
             f"{type(self).__name__}: {int(bad.sum())} of {len(data)} samples of `{split}` hold NaN or infinity "
-            f"(first indices {bad.nonzero().flatten()[:5].tolist()}); clean the files below data.root, or set "
-            "data.on_bad_values to `drop` or `impute`."
+            f"(first {_first(data, bad)}); clean {self.origin}, or set "
+            " data.on_bad_values to `drop` or `impute`."
         )
+
+
+def _imputed(transform: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return transform(x).nan_to_num(0.0, 0.0, 0.0)
+
+
+def _first(data: AttributeDataset, bad: Tensor) -> str:
+    """Where the first few bad samples stand: rows of the user's file, or indices of the split."""
+    found = bad.nonzero().flatten()[:5]
+    return f"indices {found.tolist()}" if data.rows is None else f"rows {data.rows[found].tolist()}"
 
 
 def _continue_epoch(sampler: EpochBatches, trainer: Any) -> None:

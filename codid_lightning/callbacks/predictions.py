@@ -18,6 +18,8 @@ from codid_lightning.runs import replacing
 class PredictionWriter(Callback):
     """Writes `<split>.csv` (index, predicted value, its probability, cluster) and `<split>.npz` (representations).
 
+    For data of one's own the table also tells the row of the file.
+
     Args:
         directory: Where the files go.
     """
@@ -57,6 +59,8 @@ class PredictionWriter(Callback):
         index = torch.cat([p["index"] for p in parts])
         order = index.argsort()
         columns: dict[str, Any] = {"index": index[order].numpy()}
+        if (rows := data.datasets[split].rows) is not None:
+            columns["row"] = rows[index[order]].numpy()
         for q, name in enumerate(data.attribute_names):
             probability, value = torch.cat([p["probabilities"][q] for p in parts])[order].max(1)
             columns[name] = np.array(data.value_names[q])[value.numpy()]

@@ -1,0 +1,121 @@
+"""Tables and archives of arrays: columns by name, labels as numbers."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from datamodules.base import DataError
+
+Array = NDArray[Any]
+Table = dict[str, Array]
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+
+
+def read_table(file: Path) -> Table:
+    """Columns of a table, or arrays of an archive, by name; nothing in the file is executed."""
+    if file.suffix not in (".npz", ".parquet", *_SEPARATORS):
+        raise DataError(f"data.file is {file}; it should end in .npz, .csv, .tsv or .parquet.")
+    if not file.is_file():
+        raise DataError(f"There is no file {file}; data.file is looked for below data.root.")
+    try:
+        table = _archive(file) if file.suffix == ".npz" else _columns(file)
+    except ImportError as error:
+        raise DataError("Parquet files need `pip install codid-lightning[parquet]`.") from error
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        hint = " Save text as an array of strings, not of objects." if "allow_pickle" in str(error) else ""
+        raise DataError(f"Cannot read {file} ({error}).{hint}") from error
+    if not table or not any(values.size for values in table.values()):
+        raise DataError(f"{file} has no rows.")
+    return table
+
+
+def _archive(file: Path) -> Table:
+    with zipfile.ZipFile(file):  # numpy would also take a lone array or a pickle under this name
+        pass
+    with np.load(file, allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}
+
+
+def _columns(file: Path) -> Table:
+    if file.suffix == ".parquet":
+        frame = pd.read_parquet(file)
+    else:
+        frame = pd.read_csv(file, sep=_SEPARATORS[file.suffix], low_memory=False)
+    return {str(name): _values(frame[name]) for name in frame.columns}
+
+
+def _values(column: pd.Series) -> Array:
+    if pd.api.types.is_numeric_dtype(column) and column.isna().any():  # integers with gaps would become objects
+        gapped: Array = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        return gapped
+    values: Array = column.to_numpy()
+    return values
+
+
+def numeric(values: Array, name: str, file: Path) -> Tensor:
+    """Inputs as floats, or as bytes if that is what they are."""
+    if values.dtype.kind not in "biuf":
+        raise DataError(f"The inputs `{name}` of {file} are of type {values.dtype}, not numbers.")
+    tensor = torch.from_numpy(np.array(values))  # a copy: columns of a table may be read-only
+    return tensor if values.dtype == np.uint8 else tensor.float()
+
+
+def label_texts(values: Array, name: str, file: Path) -> list[str | None]:
+    """Each row's label as text, None where it is empty. Whole numbers lose the fraction that tables with gaps add."""
+    if values.ndim != 1:
+        raise DataError(f"The labels `{name}` of {file} must be one value per row; their shape is {values.shape}.")
+    return [None if pd.isna(value) else _text(value) for value in values.tolist()]
+
+
+def label_names(texts: Iterable[str | None]) -> tuple[str, ...]:
+    """The distinct labels: numbers by size, anything else in alphabetical order."""
+    found = {text for text in texts if text is not None}
+    return tuple(sorted(found, key=lambda text: (float(text), text)) if all(map(_is_number, found)) else sorted(found))
+
+
+def number(
+    values: Array, name: str, file: Path, known: Sequence[object] | None = None
+) -> tuple[tuple[str, ...], Tensor]:
+    """Names of the labels, as given or read off, and each row's number among them."""
+    texts = label_texts(values, name, file)
+    if empty := [row for row, text in enumerate(texts) if text is None]:
+        raise DataError(f"{len(empty)} labels `{name}` of {file} are empty, the first in rows {empty[:5]}.")
+    names = label_names(texts) if known is None else tuple(map(_text, known))
+    index = positions(texts, names)
+    if strange := sorted({str(texts[row]) for row in (index < 0).nonzero().flatten().tolist()}):
+        raise DataError(f"The labels `{name}` of {file} hold {_few(strange)}; known are {_few(names)}.")
+    return names, index
+
+
+def positions(texts: Sequence[str | None], names: Sequence[str]) -> Tensor:
+    """The number of each label among `names`, -1 for labels not among them."""
+    place = {name: i for i, name in enumerate(names)}
+    return torch.tensor([-1 if text is None else place.get(text, -1) for text in texts], dtype=torch.long)
+
+
+def _text(label: object) -> str:
+    if isinstance(label, float) and label.is_integer():
+        return str(int(label))
+    return label.decode(errors="replace") if isinstance(label, bytes) else str(label)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _few(names: Sequence[str], limit: int = 10) -> str:
+    return ", ".join(names[:limit]) + (", ..." if len(names) > limit else "")
