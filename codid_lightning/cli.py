@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import importlib
 import os
+import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -17,6 +18,7 @@ from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch.callbacks import ProgressBar as AnyProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, WandbLogger  # noqa: F401  (short class names in configs)
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from rich.console import Console
 
 import codid_lightning
@@ -25,6 +27,7 @@ from codid_lightning import loggers, runs
 from codid_lightning.callbacks.checkpoint import AtomicCheckpointIO, BestCheckpoint, CheckpointError, LastCheckpoint
 from codid_lightning.callbacks.predictions import PredictionWriter
 from codid_lightning.callbacks.progress import ProgressBar
+from codid_lightning.callbacks.stopping import StopOnSignal, Stopped
 from codid_lightning.console import COMMANDS, TRAINER_COMMANDS, metrics_table, overview, quiet, trainer_help
 from codid_lightning.explain import OPTIONS, explain
 from codid_lightning.module import DisentanglementModule, DivergenceError
@@ -33,6 +36,7 @@ from datamodules.base import AttributeDataModule, DataError
 
 Selection = Literal["last", "val", "val_balanced", "val_worst"]
 MONITORS = {"val": "val/acc", "val_balanced": "val/balanced_acc", "val_worst": "val/worst_acc"}
+_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO}
 FACTS = ("input_shape", "attribute_sizes", "test_names", "test_attributes")  # what flows from data to model
 
 
@@ -75,6 +79,26 @@ def _reported(command: Callable[[list[str]], int], args: list[str]) -> int:
     except (ArgumentError, argparse.ArgumentError) as error:
         print(f"codid: {explain(str(error))}", file=sys.stderr)
         return 2
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS:
+            raise
+        print(
+            f"codid: {error.strerror}: {error.filename}. Free space, or choose a place that can be written with "
+            "--run_dir or --trainer.default_root_dir; files written before are intact.",
+            file=sys.stderr,
+        )
+        return 1
+    except Stopped as stop:
+        print(stop, end="\n" if str(stop) else "", file=sys.stderr)
+        return stop.exit_code
+    except SIGTERMException:
+        return 128 + signal.SIGTERM
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except SystemExit as end:
+        if isinstance(end.__context__, KeyboardInterrupt):  # Lightning's way to leave
+            return 128 + signal.SIGINT
+        raise
 
 
 class CLI(LightningCLI):
@@ -240,7 +264,8 @@ class CLI(LightningCLI):
             callbacks.append(ProgressBar())
         if hasattr(self, "run_dir"):
             directory = self.run_dir / runs.CHECKPOINTS
-            callbacks.append(LastCheckpoint(directory))
+            self.stop, self.last = StopOnSignal(), LastCheckpoint(directory)
+            callbacks += [self.stop, self.last]
             if self.settings.selection != "last":
                 callbacks.append(BestCheckpoint(directory, MONITORS[self.settings.selection]))
         if self.subcommand == "predict":
@@ -261,12 +286,20 @@ class CLI(LightningCLI):
         """Train, test the selected epoch, write the result."""
         recorded = hasattr(self, "run_dir")
         if recorded and self.trainer.is_global_zero:
+            runs.sweep(self.run_dir)
             with runs.replacing(self.run_dir / runs.CONFIG) as part:
                 part.write_text(yaml.safe_dump(self.config_dump, sort_keys=False))
-        start = time.perf_counter()
-        self.trainer.fit(**kwargs)
-        seconds, epochs = time.perf_counter() - start, self.trainer.current_epoch
-        metrics = _floats(self.trainer.callback_metrics)
+        try:
+            self.trainer.fit(**kwargs)
+        except SIGTERMException as error:
+            if not recorded:
+                raise
+            raise self._stopped() from error
+        except OSError as error:  # loggers write without saying where
+            error.filename = error.filename or str(self.run_dir if recorded else ".")
+            raise
+        epochs = self.trainer.current_epoch
+        seconds, metrics = (self.last.seconds, dict(self.last.metrics)) if recorded else (0.0, {})
         best = {"model": self.model, "datamodule": self.datamodule, "verbose": False}
         if recorded and self.settings.selection != "last":
             best["ckpt_path"] = self.run_dir / runs.CHECKPOINTS / runs.BEST
@@ -277,6 +310,15 @@ class CLI(LightningCLI):
         self._show(metrics, self.datamodule.test_names)
         if recorded and self.trainer.is_global_zero:
             self._record(metrics, epochs, seconds)
+
+    def _stopped(self) -> Stopped:
+        signum = signal.Signals(self.stop.signum or signal.SIGTERM)
+        epoch, batch = self.trainer.current_epoch, self.trainer.fit_loop.epoch_loop.batch_progress.current.completed
+        message = (
+            f"Stopped by {signum.name} in epoch {epoch} after {batch} batches. The checkpoint is "
+            f"{self.run_dir / runs.CHECKPOINTS / runs.LAST}; the same command with --resume true goes on from there."
+        )
+        return Stopped(message if self.trainer.is_global_zero else "", signum)
 
     def validate(self, **kwargs: Any) -> None:
         """Print metrics on validation data."""

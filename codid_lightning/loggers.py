@@ -32,8 +32,9 @@ def complete(configured: Any, run_dir: Path, name: str, group: str) -> Any:
 
 
 def _csv(run_dir: Path) -> Namespace:
-    # A new version per start: a resumed run adds its log to the earlier ones instead of deleting them.
-    arguments = Namespace(save_dir=str(run_dir), name="logs", version=None, prefix="", flush_logs_every_n_steps=100)
+    # A new version per start: a resumed run adds its log to the earlier ones instead of deleting them. Rows come once
+    # per epoch and are written at once, so that a killed run keeps them.
+    arguments = Namespace(save_dir=str(run_dir), name="logs", version=None, prefix="", flush_logs_every_n_steps=1)
     return Namespace(class_path=CSV, init_args=arguments)
 
 

@@ -77,7 +77,16 @@ def replacing(path: Path) -> Iterator[Path]:
         with part.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(part, path)
+    except OSError as error:
+        error.filename = str(path)  # a write to a full disk does not say where
+        raise
     finally:
+        part.unlink(missing_ok=True)
+
+
+def sweep(directory: Path) -> None:
+    """Remove the temporary files of a process that was killed while it wrote."""
+    for part in directory.rglob(".*.part"):
         part.unlink(missing_ok=True)
 
 

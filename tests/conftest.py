@@ -1,0 +1,26 @@
+"""What all tests share: the table of faults at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+FAULTS = "tests/faults/"
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """List the faults that were tried and how many of them were survived."""
+    tried: Counter[str] = Counter()
+    survived: Counter[str] = Counter()
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            if FAULTS in report.nodeid and report.when == "call":
+                fault = report.nodeid.split("::")[1].split("[")[0].removeprefix("test_").replace("_", " ")
+                tried[fault] += 1
+                survived[fault] += outcome == "passed"
+    if not tried:
+        return
+    terminalreporter.section("faults: tried, survived")
+    for fault, count in [*sorted(tried.items()), ("all", tried.total())]:
+        found = survived.total() if fault == "all" else survived[fault]
+        terminalreporter.write_line(f"{count:6d} {found:6d}  {fault}")

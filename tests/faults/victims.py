@@ -1,0 +1,181 @@
+"""Real processes to be killed, starved and lied to.
+
+They are forked from a server that has imported everything, so that a run costs a second and not seven. What a victim
+does to itself before it starts (a limit, a signal at a certain function) is a picklable function.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the server must not start threads that a fork would lose
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["codid_lightning.cli", "codid_lightning.evaluation"])
+PATIENCE = 150.0  # seconds; a victim that takes longer hangs
+
+ROOT = Path(__file__).parents[2]
+CODID = [
+    "-c", str(ROOT / "configs/toy/codid.yaml"),
+    "--data.init_args.samples_per_mode", "40",
+    "--data.init_args.batch_size", "64",
+    "--model.init_args.latent_dim", "8",
+    "--model.init_args.discriminator_steps", "2",
+    "--model.init_args.pretrain_epochs", "1",
+    "--model.init_args.cluster_every", "1",
+    "--trainer.max_epochs", "5",
+    "--trainer.accelerator", "cpu",
+    "--trainer.enable_progress_bar", "false",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a victim ended: its exit code (negative: the signal that killed it), what it said, how long it took."""
+
+    code: int
+    said: str
+    seconds: float
+
+
+class Victim:
+    """A `codid` command in a process of its own.
+
+    Args:
+        command: The command's arguments.
+        folder: Its working directory; what it says goes to a file there.
+        first: What it does before the command.
+    """
+
+    def __init__(self, command: Sequence[object], folder: Path, first: Callable[[], None] | None = None) -> None:
+        self.output = folder / f"said-{time.monotonic_ns()}.txt"
+        self.began = time.monotonic()
+        arguments = ([str(c) for c in command], folder, self.output, first)
+        self.process = CONTEXT.Process(target=_live, args=arguments)
+        self.process.start()
+
+    def wait(self, timeout: float = PATIENCE) -> Ended:
+        """Wait for its end; one that hangs is a failure."""
+        self.process.join(timeout)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+            raise AssertionError(f"The process hung. It said: {self._said()}")
+        return Ended(self.process.exitcode or 0, self._said(), time.monotonic() - self.began)
+
+    def send(self, signum: int) -> None:
+        """Send a signal, if it still lives."""
+        if self.process.is_alive() and self.process.pid:
+            os.kill(self.process.pid, signum)
+
+    def _said(self) -> str:
+        return self.output.read_text() if self.output.exists() else ""
+
+
+def run(command: Sequence[object], folder: Path, first: Callable[[], None] | None = None) -> Ended:
+    """Run a command to its end."""
+    return Victim(command, folder, first).wait()
+
+
+def _live(command: list[str], folder: Path, output: Path, first: Callable[[], None] | None) -> None:
+    from codid_lightning.cli import main
+
+    os.chdir(folder)
+    sink = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(sink, 1)
+    os.dup2(sink, 2)
+    sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1, closefd=False) for n in (1, 2))
+    if first is not None:
+        first()
+    sys.exit(main(command))
+
+
+def strike(function: str, nth: int = 1, signum: int = signal.SIGKILL, times: int = 1) -> None:
+    """Have this process send itself a signal, or several, as it enters a function the nth time."""
+
+    def signals() -> None:
+        for _ in range(times):
+            signal.raise_signal(signum)
+
+    at(function, nth, signals)
+
+
+def at(function: str, nth: int, action: Callable[[], object]) -> None:
+    """Have this process do something as it enters a function the nth time.
+
+    Python functions go by their qualified name, those written in C by their plain one.
+    """
+    calls = 0
+
+    def watch(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        if event not in ("call", "c_call"):
+            return
+        if function == (frame.f_code.co_qualname if event == "call" else argument.__name__):
+            calls += 1
+            if calls == nth:
+                sys.setprofile(None)
+                action()
+
+    sys.setprofile(watch)
+
+
+# --------------------------------------------------------------------------------------------------------- what is left
+
+
+def last_checkpoint(run_dir: Path) -> Path:
+    return run_dir / "checkpoints" / "last.ckpt"
+
+
+def load(checkpoint: Path) -> dict[str, Any]:
+    return torch.load(checkpoint, weights_only=True)
+
+
+def result(run_dir: Path) -> dict[str, Any]:
+    """What a run found, without how long it took."""
+    found = json.loads((run_dir / "result.json").read_text())
+    return {name: value for name, value in found.items() if name != "seconds"}
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """Temporary files."""
+    return [p for p in folder.rglob("*") if p.suffix in (".part", ".tmp") or p.name.startswith("tmp")]
+
+
+def assert_same_end(one: Path, other: Path) -> None:
+    """Two runs ended with the same parameters, optimizers, clusters and metrics, bit for bit."""
+    ends = [load(last_checkpoint(run_dir)) for run_dir in (one, other)]
+    for part in ("state_dict", "optimizer_states", "epoch", "global_step"):
+        assert_identical(ends[0][part], ends[1][part], part)
+    for name, state in ends[0]["callbacks"].items():
+        if "ModeDiscovery" in name:
+            assert_identical(state, ends[1]["callbacks"][name], name)
+    assert result(one) == result(other)
+
+
+def assert_identical(one: Any, other: Any, path: str) -> None:
+    """Nested containers of tensors and plain values are the same, with NaN equal to NaN."""
+    if isinstance(one, torch.Tensor):
+        assert isinstance(other, torch.Tensor), path
+        assert one.dtype == other.dtype, path
+        assert torch.equal(one.nan_to_num(1e30), other.nan_to_num(1e30)), path
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), path
+        for key in one:
+            assert_identical(one[key], other[key], f"{path}.{key}")
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other), path
+        for i, (left, right) in enumerate(zip(one, other, strict=True)):
+            assert_identical(left, right, f"{path}[{i}]")
+    else:
+        assert one == other or (one != one and other != other), f"{path}: {one} and {other}"
