@@ -89,10 +89,23 @@ def propose_merges(
     return proposals
 
 
+def log_joint(prior: NIW, concentration: float, clusters: Moments) -> float:
+    """Log of p(partition) p(samples | partition) of a Dirichlet-process mixture, up to a constant of N and alpha.
+
+    A move's log Hastings ratio is the change of this.
+    """
+    seats = torch.lgamma(clusters.n) + math.log(concentration)
+    return float((seats + prior.log_marginal(clusters)).sum())
+
+
 def agglomerate(
     clusters: Moments, prior: Callable[[Moments], NIW], concentration: float, neighbours: int
 ) -> tuple[Tensor, int]:
-    """Merge neighbouring clusters while a merge has a Hastings ratio above one.
+    """Merge neighbouring clusters down to a single one; of the levels where merging stops, the likeliest is returned.
+
+    All merges with a Hastings ratio above one happen. Where there is none, the one that costs least per sample of its
+    smaller part is forced: two cells of one Gaussian may be likelier apart than together and still worse than the whole
+    Gaussian.
 
     Args:
         clusters: Moments of the clusters.
@@ -104,16 +117,23 @@ def agglomerate(
         The final cluster ``(K,)`` of each cluster, and how many there are.
     """
     final = torch.arange(len(clusters.n), device=clusters.n.device)
-    while len(clusters.n) > 1:
-        made = propose_merges(prior(clusters), concentration, clusters, neighbours, generator=None)
-        joined = torch.arange(len(clusters.n), device=final.device)
-        for left, right in (p.clusters for p in made if p.accepted):
+    best, best_joint = final, -math.inf
+    while True:
+        belief, k = prior(clusters), len(clusters.n)
+        made = propose_merges(belief, concentration, clusters, neighbours, generator=None) if k > 1 else []
+        pairs = [p.clusters for p in made if p.accepted]
+        if not pairs:
+            joint = log_joint(belief, concentration, clusters)
+            if joint > best_joint:
+                best, best_joint = final, joint
+            if k == 1:
+                return best, int(best.max()) + 1
+            pairs = [max(made, key=lambda p: p.log_hastings / float(clusters.n[list(p.clusters)].min())).clusters]
+        joined = torch.arange(k, device=final.device)
+        for left, right in pairs:
             joined[right] = left
         left_over, group = joined.unique(return_inverse=True)
-        if len(left_over) == len(joined):
-            break
         clusters, final = clusters.grouped(group, len(left_over)), group[final]
-    return final, len(clusters.n)
 
 
 def neighbouring_pairs(means: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:

@@ -139,16 +139,16 @@ def empirical_prior(
         floor: Smallest pooled variance taken seriously.
     """
     k, d = clusters.mean.shape
-    within = clusters.scatter.sum(0) / (clusters.n.sum() * (d if clusters.scatter.ndim == 1 else 1))
+    within = clusters.scatter.sum(0) / ((clusters.n.sum() - k).clamp_min(1) * (d if clusters.scatter.ndim == 1 else 1))
     within = within + floor * (torch.eye(d).to(within) if within.ndim == 2 else 1)
     origin = torch.zeros_like(clusters.mean[0])
     if kappa is None:
         spread = _outer(clusters.mean, clusters.scatter)
         distance = _trace_ratio(spread, within.expand_as(spread))
         between = float((clusters.n * distance).sum() / (clusters.n.sum() * d))
-        kappa = 0.01 if k == 1 else 1 / min(max(between, 1.0), 1000.0)
+        kappa = 1 / min(max(between, 1.0), 1000.0)
     vaguest = 3.0 if clusters.scatter.ndim == 2 else d + 2.0
-    candidates = [nu] if nu is not None else [vaguest] if k == 1 else [vaguest, 2 * vaguest, 4 * vaguest]
+    candidates = [nu] if nu is not None else [vaguest, 2 * vaguest, 4 * vaguest]
     priors = [NIW(origin, kappa, psi_scale * weight * within, weight) for weight in candidates]
     return max(priors, key=lambda prior: float(prior.log_marginal(clusters).sum()))
 
