@@ -91,8 +91,10 @@ class DisentanglementModule(LightningModule):
 
     def informative_loss(self, z: Tensor, batch: Batch) -> Tensor:
         """Attribute prediction and, where asked for, reconstruction (Eq. 4 without modes)."""
-        attribute_loss = self.attribute_losses(z, batch["a"]).sum(1).mean()
+        losses = self.attribute_losses(z, batch["a"])
+        attribute_loss = losses.sum(1).mean()
         self.losses.add("attribute", attribute_loss)
+        self.losses.add("attribute_a1", losses[:, 0].mean())
         if self.reconstruction <= 0 or self.decoder is None:
             return attribute_loss
         reconstruction = reconstruction_loss(self.decoder(z), batch["x"])

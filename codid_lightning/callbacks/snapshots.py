@@ -20,11 +20,12 @@ from codid_lightning.clustering import ModesPerValue
 from codid_lightning.codid import CoDID
 from codid_lightning.metrics.base import subsample
 from codid_lightning.networks.conditional import Table
-from codid_lightning.runs import replacing
+from codid_lightning.runs import RunError, replacing
 from codid_lightning.targets import Target
 
 FOLDER = "snapshots"
 UNKNOWN = -1
+TEXT = ("moves", "names")  # what a snapshot keeps as JSON
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,16 @@ class Snapshot:
     divergence: np.ndarray  # (p,) how differently W weighs two samples of one cluster, for random pairs
     same_mode: np.ndarray  # (p,) whether the pair shares its true mode
     moves: list[dict[str, Any]]  # proposals: value, kind, slots, log_hastings, accepted, reason
+    names: dict[str, Any]  # of `attributes`, of the `values` of each, and of the first attribute's `modes`
 
     def write(self, directory: Path) -> Path:
         """Save as `epoch<e>-a<q>.npz`, whole or not at all."""
         directory.mkdir(parents=True, exist_ok=True)
-        arrays = {name: value for name, value in vars(self).items() if name != "moves"}
+        arrays = {name: value for name, value in vars(self).items() if name not in TEXT}
+        arrays |= {name: np.array(json.dumps(getattr(self, name))) for name in TEXT}
         path = directory / f"epoch{self.epoch:04d}-a{self.attribute + 1}.npz"
         with replacing(path) as part, part.open("wb") as file:
-            np.savez_compressed(file, moves=np.array(json.dumps(self.moves)), **arrays)
+            np.savez_compressed(file, **arrays)
         return path
 
     @classmethod
@@ -66,7 +69,7 @@ class Snapshot:
         with np.load(path, allow_pickle=False) as stored:
             arrays: dict[str, Any] = {name: stored[name] for name in stored.files}
         arrays |= {name: int(arrays[name]) for name in ("epoch", "attribute", "max_clusters")}
-        arrays |= {"kind": str(arrays["kind"]), "moves": json.loads(str(arrays["moves"]))}
+        arrays |= {"kind": str(arrays["kind"]), **{name: json.loads(str(arrays[name])) for name in TEXT}}
         return cls(**arrays)
 
 
@@ -97,7 +100,8 @@ class Snapshots(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse methods that have no clusters to look at."""
         if not isinstance(pl_module, CoDID):
-            raise TypeError(f"Snapshots are of CoDID and its variants, not of {type(pl_module).__name__}.")
+            method = type(pl_module).__name__
+            raise RunError(f"Snapshots are of CoDID and its variants, not of {method}: leave their overlay out.")
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Look at everything before the clusters are refined."""
@@ -178,7 +182,7 @@ class Snapshots(Callback):
             state["cluster"] = target.labels[chosen] if target.ready else torch.full_like(chosen, UNKNOWN)
             arrays: dict[str, Any] = {k: v.cpu().numpy() if isinstance(v, Tensor) else v for k, v in state.items()}
             moves = _moves(_discovery(trainer).history, state["epoch"], target.attribute)
-            Snapshot(**arrays, moves=moves).write(self._folder(trainer))
+            Snapshot(**arrays, moves=moves, names=_names(trainer)).write(self._folder(trainer))
 
     def _folder(self, trainer: Trainer) -> Path:
         if self.directory is not None:
@@ -205,8 +209,13 @@ def _moves(history: Sequence[dict[str, Any]], epoch: int, attribute: int) -> lis
     return list(found[-1]) if found else []
 
 
+def _names(trainer: Trainer) -> dict[str, Any]:
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]
+    return {"attributes": data.attribute_names, "values": data.value_names, "modes": data.mode_names}
+
+
 def _discovery(trainer: Trainer) -> ModeDiscovery:
     found = next((c for c in trainer.callbacks if isinstance(c, ModeDiscovery)), None)  # type: ignore[attr-defined]
     if found is None:
-        raise TypeError("Snapshots need CoDID's ModeDiscovery among the trainer's callbacks.")
+        raise RunError("Snapshots need CoDID's ModeDiscovery among the trainer's callbacks.")
     return found

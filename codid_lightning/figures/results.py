@@ -8,15 +8,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from codid_lightning.figures.style import COLORS, HIGHLIGHT, line_style, new_figure, printed
+from codid_lightning.figures.style import COLORS, HIGHLIGHT, line_style, new_figure, printed, shared_legend
 from codid_lightning.report.names import dataset_title, method_order, method_title
 from codid_lightning.report.scores import Run, load_runs
+from codid_lightning.runs import RunError
 
 CURVES = {"modes/acc": "Clustering accuracy", "modes/ari": "ARI", "modes/nmi": "NMI"}
 A1_LOSS = "train/attribute_a1"
 
 
-class FigureError(ValueError):
+class FigureError(RunError):
     """The runs do not hold what the figure needs; the message says what is missing."""
 
 
@@ -69,7 +70,7 @@ def learning_curves(paths: Sequence[Path]) -> Figure:
                 style = line_style(methods.index(method)) | {"markevery": max(1, len(curve) // 8)}
                 panel.plot(curve.index, curve.to_numpy(), label=method_title(method), **style)
             panel.set(xlabel="Epoch", title=wanted[name])
-        _shared_legend(figure, axes[0])
+        shared_legend(figure, axes[0])
     return figure
 
 
@@ -102,7 +103,7 @@ def robustness(paths: Sequence[Path]) -> Figure:
                 _lines(panel, chosen, key, f"{test}/acc")
                 panel.set(xlabel=title, title=test.replace("test", "Test "))
             row[0].set_ylabel("Accuracy")
-        _shared_legend(figure, axes[0])
+        shared_legend(figure, axes[0])
     return figure
 
 
@@ -120,7 +121,7 @@ def sensitivity(paths: Sequence[Path], metric: str | None = None) -> Figure:
             _lines(panel, _most_common(runs, [k for k in varied if k != key]), key, metric)
             panel.set_xlabel(key.removeprefix("model.init_args.").removeprefix("clusterer."))
         axes[0, 0].set_ylabel(f"Accuracy, {metric.split('/')[0].replace('test', 'test ')}")
-        _shared_legend(figure, axes[0])
+        shared_legend(figure, axes[0])
     return figure
 
 
@@ -150,10 +151,3 @@ def _lines(panel: Axes, runs: Sequence[Run], key: str, metric: str) -> None:
         style = line_style(i)
         panel.plot(x, mean, label=method_title(str(method)), **style)
         panel.fill_between(x, mean - std, mean + std, color=style["color"], alpha=0.15, linewidth=0)
-
-
-def _shared_legend(figure: Figure, panels: Sequence[Axes]) -> None:
-    handles = {
-        label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(6, len(handles)))

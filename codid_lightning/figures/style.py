@@ -1,6 +1,6 @@
 """One look for all figures: legible in print, in grey and with any colour vision."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,3 +81,11 @@ def bare(axes: Axes) -> None:
     axes.set(xticks=[], yticks=[])
     for spine in axes.spines.values():
         spine.set(visible=True, color="0.7", linewidth=0.6)
+
+
+def shared_legend(figure: Figure, panels: Sequence[Axes]) -> None:
+    """One legend below the figure for the lines of all panels."""
+    handles = {
+        label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(6, len(handles)))

@@ -41,12 +41,38 @@ def test_every_class_is_covered():
     assert classes - {metrics.SampleMetric} == {metric_class for metric_class, _, _ in cases()}
 
 
+def cell_case() -> Case:
+    generator = torch.Generator().manual_seed(1)
+    attributes = torch.stack([torch.randint(size, (211,), generator=generator) for size in (2, 3, 4)], dim=1)
+    return metrics.CellAccuracy, {"attribute_sizes": (2, 3, 4)}, (attributes[:, 2] % 2, attributes)
+
+
+def all_cases() -> list[Case]:
+    return [*cases(), cell_case()]
+
+
+@pytest.fixture(scope="module")
+def on_ranks(tmp_path_factory):
+    return values_on_two_ranks(all_cases, tmp_path_factory.mktemp("ranks"))
+
+
 @pytest.mark.slow
-def test_two_ranks_equal_the_function_on_all_samples(tmp_path):
-    on_ranks = values_on_two_ranks(cases, tmp_path)
-    for (metric_class, options, samples), value in zip(cases(), on_ranks, strict=True):
+def test_two_ranks_equal_the_function_on_all_samples(on_ranks):
+    for (metric_class, options, samples), value in zip(cases(), on_ranks[:-1], strict=True):
         expected = metric_class.function(*samples, **options)
         assert value == pytest.approx(expected, abs=1e-6), metric_class.__name__
+
+
+@pytest.mark.slow
+def test_accuracy_of_cells_equals_counting_and_adds_up_over_ranks(on_ranks):
+    metric_class, options, (predictions, a) = cell_case()
+    cells = [(a[:, 0] == v) & (a[:, q] == w) for q, size in ((1, 3), (2, 4)) for v in range(2) for w in range(size)]
+    accuracies = [(predictions == a[:, 0])[cell].double().mean() for cell in cells]
+    assert on_ranks[-1]["balanced_acc"] == pytest.approx(torch.stack(accuracies).mean().item())
+    assert on_ranks[-1]["worst_acc"] == min(accuracies) == 0
+    few = metric_class(**options, min_samples=10_000)
+    few.update(predictions, a)
+    assert all(value.isnan() for value in few.compute().values())
 
 
 def test_reset_forgets_and_wrong_arguments_are_refused():
