@@ -112,7 +112,7 @@ def test_neighbouring_pairs_by_brute_force(k, neighbours, seed):
 
 
 def test_agglomeration_crosses_the_valley_between_cells_and_the_whole():
-    """Hexagonal cells of a Gaussian are likelier apart than in pairs, but likeliest as one: no merge alone gets there."""
+    """Hexagonal cells of a Gaussian are likelier apart than in pairs, but likeliest as one."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(30_000, 2, generator=generator, dtype=torch.float64)
     x[20_000:] += 12
