@@ -6,6 +6,7 @@ The training step is Algorithm 1, its five updates in order; clusters come from 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -19,10 +20,12 @@ from codid_lightning.clustering import DPGMM, Clusterer, Clustering
 from codid_lightning.losses import isotropic_loss, reconstruction_loss, shuffle_within, weight_alignment_loss
 from codid_lightning.module import DisentanglementModule
 from codid_lightning.networks.backbones import Backbone
-from codid_lightning.networks.conditional import Table
 from codid_lightning.networks.frozen import frozen_statistics
-from codid_lightning.targets import Sharing, Target, View
+from codid_lightning.networks.virtual import EncoderPass, KernelPass
+from codid_lightning.targets import Marginals, Sharing, Target, View
 from datamodules.base import Batch
+
+Encoding = EncoderPass | KernelPass
 
 
 class CoDID(DisentanglementModule):
@@ -34,7 +37,8 @@ class CoDID(DisentanglementModule):
 
     On several devices the batch of steps two to five is the global one: representations are gathered, so marginals
     are drawn from all ranks' samples, and the meta step averages the virtual update and L_meta over ranks. All
-    gradients equal those of one device with the same global batch. `trainer.global_step` counts batches.
+    gradients equal those of one device with the same global batch. `trainer.global_step` counts batches. Of a mixed
+    precision only the inform step makes use.
 
     Args:
         input_shape: Shape of one sample; linked from the data.
@@ -69,6 +73,8 @@ class CoDID(DisentanglementModule):
         sharing: Which clusters share a discriminator: those of one value, none (-ID) or all (-SD).
         reconfigure: When clusters change, adapt their rows only or re-initialise the heads (-UA).
         restart: Re-initialise everything once clusters are known and train from scratch (-km).
+        exact: Leave all gradients to automatic differentiation. The closed forms used otherwise give the same numbers
+            up to rounding, several times faster.
     """
 
     def __init__(
@@ -105,6 +111,7 @@ class CoDID(DisentanglementModule):
         sharing: Sharing = "value",
         reconfigure: Literal["partial", "full"] = "partial",
         restart: bool = False,
+        exact: bool = False,
     ) -> None:
         super().__init__(
             input_shape,
@@ -128,7 +135,7 @@ class CoDID(DisentanglementModule):
         self.normalise_weights = weight_scale == "cluster"
         self.pretrain_epochs, self.cluster_every, self.cluster_until = pretrain_epochs, cluster_every, cluster_until
         self.discrimination, self.split_by = discrimination, split_by
-        self.reconfigure, self.restart = reconfigure, restart
+        self.reconfigure, self.restart, self.exact = reconfigure, restart, exact
         self.mode_metrics: dict[str, float] = {}
         attributes = targets or [0]
         with_modes = attributes if moded is None else moded
@@ -143,18 +150,18 @@ class CoDID(DisentanglementModule):
         self.inform(batch)
         if not all(target.ready for target in self.target_list) or self.current_epoch < self.pretrain_epochs:
             return
-        with frozen_statistics(self.encoder):
-            z = self(batch["x"])  # one pass for all that follows; the encoder rests until `disentangle`
-            views = self.views(z, batch)
+        with frozen_statistics(self.encoder), torch.autocast(self.device.type, enabled=False):
+            encoding = self.encode(batch["x"])  # one pass for all that follows; the encoder rests until `disentangle`
+            views = self.views(encoding.z, batch)
             if self.split_by == "subcluster_net":
                 self.subcluster(views)
             if self.discrimination == "none":
                 return
             self.discriminate(views)
-            marginals = [shuffle_within(view.slot, self.generator) for view in views]
+            pairs = self.marginals(views)
             if self.discrimination == "weighted" and any(target.moded for target in self.target_list):
-                self.weigh(batch, views, marginals)
-            self.disentangle(views, marginals)
+                self.weigh(batch, encoding, views, pairs)
+            self.disentangle(encoding, views, pairs)
 
     def inform(self, batch: Batch) -> None:
         """Encoder, predictors and decoder learn what attributes, modes and data look like (Eq. 4, line 16)."""
@@ -174,13 +181,12 @@ class CoDID(DisentanglementModule):
             if not target.moded:
                 continue
             own = view.own.detach()
-            halves = target.halves(own, view.value, view.slot)
+            halves = target.halves(own, view.table, view.slot)
             loss = isotropic_loss(halves, own, target.sub_means[view.slot], target.radius[view.slot])
             self.losses.add("isotropic", loss)
             if self.discrimination == "weighted":
-                table = Table(view.value, target.values)
-                divergence, together = target.weight_divergence(view, table)
-                alignment = weight_alignment_loss(table.spread(halves[:, 0]), divergence, together)
+                divergence, together = target.weight_divergence(view)
+                alignment = weight_alignment_loss(view.table.spread(halves[:, 0]), divergence, together)
                 self.losses.add("weight_alignment", alignment)
                 loss = loss + self.weight_alignment * alignment
             self.minimise(self.optimizer("subcluster"), loss, parameters=target.subcluster_net, reduce=False)
@@ -188,33 +194,26 @@ class CoDID(DisentanglementModule):
     def discriminate(self, views: list[View]) -> None:
         """Discriminators learn to tell joint from shuffled pairs, N_d times (Eq. 5 with w = 1, lines 17 to 19)."""
         for target, view in zip(self.target_list, views, strict=True):
-            own, rest = view.own.detach(), view.rest.detach()
-            for permutation in shuffle_within(view.slot, self.generator, self.discriminator_steps):
-                joint = target.discriminate(own, rest, view)
-                marginal = target.discriminate(own, rest[permutation], view)
-                loss = ((F.softplus(-joint) + F.softplus(marginal)) * view.partnered).sum() / view.count
-                self.minimise(self.optimizer("discriminator"), loss, parameters=target.discriminator, reduce=False)
-            self.losses.add("discriminator", loss)
+            parameters = list(target.discriminator.parameters())
+            permutations = shuffle_within(view.slot, self.generator, self.discriminator_steps)
+            for loss, gradients in self.discriminator_gradients(target, view, permutations):
+                self.step(self.optimizer("discriminator"), parameters, gradients, reduce=False)
+                self.losses.add("discriminator", loss)
 
-    def weigh(self, batch: Batch, views: list[View], marginals: list[Tensor]) -> None:
+    def weigh(self, batch: Batch, encoding: Encoding, views: list[View], pairs: list[Marginals]) -> None:
         """Weight nets learn to trust the shuffled pairs whose alignment keeps z informative (Eq. 8, line 20)."""
-        virtual = self.discrimination_loss(views, marginals, self.weights(views, marginals))
-        names, parameters = zip(*self.encoder.named_parameters(), strict=True)
-        local = torch.autograd.grad(virtual, parameters, create_graph=True)
-        gradients = distributed.average_differentiably(local)
-        moved = {n: p - self.meta_lr * g for n, p, g in zip(names, parameters, gradients, strict=True)}
-        z = torch.func.functional_call(self.encoder, moved, (batch["x"],))
-        loss = self.meta_loss(z, batch)
+        slope, _ = self.discrimination_slope(encoding, views, pairs, self.weights(views, pairs))
+        loss = self.meta_loss(encoding.moved(slope, self.meta_lr), batch)
         self.losses.add("meta", loss)
         self.minimise(self.optimizer("weigh"), loss)
 
-    def disentangle(self, views: list[View], marginals: list[Tensor]) -> None:
+    def disentangle(self, encoding: Encoding, views: list[View], pairs: list[Marginals]) -> None:
         """The encoder makes joint and weighted shuffled pairs alike (Eq. 5 with w, maximised, line 21)."""
-        weights = [None if w is None else w.detach() for w in self.weights(views, marginals)]
-        loss = self.discrimination_loss(views, marginals, weights)
+        weights = [None if w is None else w.detach() for w in self.weights(views, pairs)]
+        slope, loss = self.discrimination_slope(encoding, views, pairs, weights)
         self.losses.add("discrimination", loss)
         name = "inform" if self.disentangle_lr is None else "disentangle"
-        self.minimise(self.optimizer(name), -self.strength * loss, parameters=self.encoder)
+        self.step(self.optimizer(name), encoding.parameters, encoding.gradients(-self.strength * slope))
 
     # ------------------------------------------------------------------------------------------------- their parts
 
@@ -224,30 +223,73 @@ class CoDID(DisentanglementModule):
         return list(self.targets)  # type: ignore[arg-type]
 
     def views(self, z: Tensor, batch: Batch) -> list[View]:
-        """Each target's arrangement of the global batch."""
-        z, a, index = distributed.gather(z), distributed.gather(batch["a"]), distributed.gather(batch["index"])
+        """Each target's arrangement of the global batch, given its representations (B, Q, d)."""
+        a, index = distributed.gather(batch["a"]), distributed.gather(batch["index"])
         with torch.no_grad():
             attribute_losses = self.attribute_losses(z, a)
-        return [target.view(z, a, index, attribute_losses) for target in self.target_list]
+        views = [target.view(z, a, index, attribute_losses) for target in self.target_list]
+        if not self.exact:
+            for target, view in zip(self.target_list, views, strict=True):
+                view.pairs = target.lay_out(view)
+        return views
 
-    def weights(self, views: list[View], marginals: list[Tensor]) -> list[Tensor | None]:
+    def encode(self, x: Tensor) -> Encoding:
+        """Representations of the global batch, ready for virtual and real steps of the encoder."""
+        fast = not self.exact and KernelPass.serves(self.encoder)
+        return KernelPass(self.encoder, x) if fast else EncoderPass(self.encoder, x)
+
+    def discriminator_gradients(
+        self, target: Target, view: View, permutations: Tensor
+    ) -> Iterator[tuple[Tensor, Sequence[Tensor]]]:
+        """Loss and gradients of a target's discriminator for one permutation after the other."""
+        if view.pairs is not None:
+            yield from target.discriminator.updates(view.pairs, permutations)
+            return
+        own, rest = view.own.detach(), view.rest.detach()
+        for permutation in permutations:
+            joint = target.discriminate(own, rest, view)
+            marginal = target.discriminate(own, rest[permutation], view)
+            loss = ((F.softplus(-joint) + F.softplus(marginal)) * view.partnered).sum() / view.count
+            yield loss, torch.autograd.grad(loss, list(target.discriminator.parameters()))
+
+    def marginals(self, views: list[View]) -> list[Marginals]:
+        """Each target's shuffled pairs, for the encoder."""
+        return [
+            target.marginals(view, shuffle_within(view.slot, self.generator))
+            for target, view in zip(self.target_list, views, strict=True)
+        ]
+
+    def weights(self, views: list[View], pairs: list[Marginals]) -> list[Tensor | None]:
         """Learned weights of each target's marginal pairs; None where all count alike."""
-        weights: list[Tensor | None] = []
-        for target, view, permutation in zip(self.target_list, views, marginals, strict=True):
-            if not target.moded or self.discrimination != "weighted":
-                weights.append(None)
-                continue
-            with torch.no_grad():
-                logits = target.discriminate(view.own, view.rest[permutation], view)
-            weights.append(target.weigh(view, permutation, F.softplus(logits), self.normalise_weights))
-        return weights
+        return [
+            target.weigh(view, marginals, self.normalise_weights)
+            if target.moded and self.discrimination == "weighted"
+            else None
+            for target, view, marginals in zip(self.target_list, views, pairs, strict=True)
+        ]
 
-    def discrimination_loss(self, views: list[View], marginals: list[Tensor], weights: list[Tensor | None]) -> Tensor:
+    def discrimination_slope(
+        self, encoding: Encoding, views: list[View], pairs: list[Marginals], weights: list[Tensor | None]
+    ) -> tuple[Tensor, Tensor]:
+        """Gradient (B, Q, d) of L_wd with respect to z, differentiable in the weights, and L_wd itself."""
+        if self.exact:
+            loss = self.discrimination_loss(views, pairs, weights)
+            return torch.autograd.grad(loss, encoding.z, create_graph=True)[0], loss
+        slopes, losses = zip(
+            *(
+                target.slope(view, marginals, w)
+                for target, view, marginals, w in zip(self.target_list, views, pairs, weights, strict=True)
+            ),
+            strict=True,
+        )
+        return torch.stack(slopes).sum(0), torch.stack(losses).sum()
+
+    def discrimination_loss(self, views: list[View], pairs: list[Marginals], weights: list[Tensor | None]) -> Tensor:
         """L_wd (Eq. 5), summed over targets; clusters without a pair in the batch contribute nothing."""
         total = views[0].own.new_zeros(())
-        for target, view, permutation, w in zip(self.target_list, views, marginals, weights, strict=True):
+        for target, view, marginals, w in zip(self.target_list, views, pairs, weights, strict=True):
             joint = F.softplus(-target.discriminate(view.own, view.rest, view))
-            marginal = F.softplus(target.discriminate(view.own, view.rest[permutation], view))
+            marginal = F.softplus(target.discriminate(view.own, view.rest[marginals.permutation], view))
             losses = joint + (marginal if w is None else w * marginal)
             total = total + (losses * view.partnered).sum() / view.count
         return total

@@ -31,10 +31,10 @@ def shuffle_within(groups: Tensor, generator: torch.Generator | None = None, rep
     return permutation if repeats is not None else permutation[0]
 
 
-def has_partner(groups: Tensor) -> Tensor:
+def has_partner(groups: Tensor, num_groups: int) -> Tensor:
     """Mask of samples whose group holds at least two: only they have marginal pairs."""
-    _, inverse, counts = groups.unique(return_inverse=True, return_counts=True)
-    partnered: Tensor = counts[inverse] > 1
+    sizes = torch.zeros(num_groups, dtype=torch.long, device=groups.device)
+    partnered: Tensor = sizes.index_add_(0, groups, torch.ones_like(groups))[groups] > 1
     return partnered
 
 

@@ -14,9 +14,19 @@ from torch.optim import Optimizer
 from codid_lightning.clustering import Clustering
 from codid_lightning.losses import has_partner, summary_divergence
 from codid_lightning.networks.conditional import ConditionalMLP, Table
+from codid_lightning.networks.discriminator import Discriminator, PairGradients, PairTable
 from codid_lightning.networks.slots import ModePredictor, SubclusterNet, carry_over
 
 Sharing = Literal["value", "mode", "all"]
+
+
+@dataclass
+class Marginals:
+    """Pairs of z_q of each sample with another sample's z_-q."""
+
+    permutation: Tensor  # (B,) whose z_-q
+    losses: Tensor  # (B,) discrimination loss l_d, constants
+    gradients: PairGradients | None = None  # in closed form; None leaves them to automatic differentiation
 
 
 @dataclass
@@ -27,9 +37,12 @@ class View:
     rest: Tensor  # (B, (Q - 1) d) representations of all others
     value: Tensor  # (B,) values of the target attribute
     slot: Tensor  # (B,) clusters
+    group: Tensor  # (B,) subnetworks of the discriminator
+    table: Table  # the batch laid out by value
     partnered: Tensor  # (B,) float mask: samples whose cluster has a partner in the batch
     others: Tensor  # (B, V) one-hot values of all other attributes, side by side
     losses: Tensor  # (B, Q + 1) attribute losses (own first) and mode prediction loss, constants
+    pairs: PairTable | None = None  # laid out for the discriminator's closed forms
 
     @property
     def count(self) -> Tensor:
@@ -68,16 +81,17 @@ class Target(nn.Module):
         sharing: Sharing,
     ) -> None:
         super().__init__()
-        self.attribute, self.moded, self.sharing = attribute, moded, sharing
+        self.attribute, self.moded = attribute, moded
         self.attribute_sizes = attribute_sizes
         self.values, self.slots = attribute_sizes[attribute], max_clusters if moded else 1
+        self.shared: Sharing = sharing if moded else "value"
         total, attributes = self.values * self.slots, len(attribute_sizes)
-        groups = {"value": self.values, "mode": total, "all": 1}[sharing if moded else "value"]
-        self.discriminator = ConditionalMLP(groups, total, attributes * latent_dim, 512, 1)
+        groups = {"value": self.values, "mode": total, "all": 1}[self.shared]
+        self.discriminator = Discriminator(groups, total, latent_dim, (attributes - 1) * latent_dim)
         if moded:
             other_values = sum(attribute_sizes) - self.values
             self.mode_predictor = ModePredictor(total, latent_dim)
-            self.weight_net = ConditionalMLP(self.values, total, attributes + 2 + other_values, 32, 1)
+            self.weight_net = ConditionalMLP(self.values, total, attributes + 2 + other_values, 32)
             self.subcluster_net = SubclusterNet(self.values, total, latent_dim)
         # Sized by the training set: kept as extra state, so that a checkpoint of any set can be loaded.
         self.register_buffer("active", torch.full((self.values, self.slots), not moded), persistent=False)
@@ -105,13 +119,17 @@ class Target(nn.Module):
         losses = attribute_losses[:, [q, *rest]]
         if self.moded:
             losses = torch.cat([losses, self.mode_losses(z[:, q].detach(), index)[1].detach()[:, None]], dim=1)
+        value = a[:, q]
+        group = {"value": value, "mode": slot, "all": torch.zeros_like(slot)}[self.shared]
         return View(
             own=z[:, q],
             rest=z[:, rest].flatten(1),
-            value=a[:, q],
+            value=value,
             slot=slot,
-            partnered=has_partner(slot).to(z),
-            others=torch.cat([F.one_hot(a[:, j], self.attribute_sizes[j]) for j in rest], dim=1).to(z),
+            group=group,
+            table=Table(value, self.values),
+            partnered=has_partner(slot, self.values * self.slots).to(z),
+            others=torch.cat([_one_hot(a[:, j], self.attribute_sizes[j]) for j in rest], dim=1).to(z),
             losses=losses,
         )
 
@@ -127,22 +145,29 @@ class Target(nn.Module):
 
     def discriminate(self, own: Tensor, rest: Tensor, view: View) -> Tensor:
         """Logits (B,) that each pair (own, rest) is of one sample."""
-        group = {"value": view.value, "mode": view.slot, "all": torch.zeros_like(view.slot)}
-        pair = torch.cat([own, rest], dim=1)
-        return self.discriminator(pair, group[self.sharing if self.moded else "value"], view.slot).squeeze(1)  # type: ignore[no-any-return]
+        return self.discriminator(torch.cat([own, rest], dim=1), view.group, view.slot)  # type: ignore[no-any-return]
 
-    def weigh(self, view: View, permutation: Tensor, discrimination: Tensor, normalise: bool) -> Tensor:
-        """Weights w (B,) of marginal pairs (Eq. 6): z_q of sample i with z_-q of sample permutation[i].
+    def lay_out(self, view: View) -> PairTable:
+        """The batch as the discriminator's closed forms take it."""
+        table = view.table if self.shared == "value" else Table(view.group, len(self.discriminator.weight))
+        dtype = self.discriminator.weight.dtype
+        own, rest, partnered = (part.detach().to(dtype) for part in (view.own, view.rest, view.partnered))
+        return PairTable.lay_out(table, own, rest, view.slot, partnered)
 
-        Args:
-            view: The batch.
-            permutation: Which sample each z_-q comes from.
-            discrimination: Discrimination loss l_d of each pair, a constant.
-            normalise: Scale the weights to mean 1 within each cluster.
-        """
+    def marginals(self, view: View, permutation: Tensor) -> Marginals:
+        """Pairs of one permutation; their gradients come with them where the batch is laid out."""
+        if view.pairs is None:
+            with torch.no_grad():
+                return Marginals(permutation, F.softplus(self.discriminate(view.own, view.rest[permutation], view)))
+        gradients = self.discriminator.input_gradients(view.pairs, permutation)
+        return Marginals(permutation, gradients.marginal_loss, gradients)
+
+    def weigh(self, view: View, marginals: Marginals, normalise: bool) -> Tensor:
+        """Weights w (B,) of marginal pairs (Eq. 6), scaled to mean 1 within each cluster where wanted."""
+        permutation, discrimination = marginals.permutation, marginals.losses
         own, rest, mode = view.losses[:, :1], view.losses[permutation, 1:-1], view.losses[:, -1:]
         inputs = torch.cat([own, rest, mode, discrimination[:, None], view.others[permutation]], dim=1)
-        weights: Tensor = self.weight_net(inputs, view.value, view.slot).squeeze(1).sigmoid()
+        weights: Tensor = self.weight_net(inputs, view.table, view.slot).sigmoid()
         if not normalise:
             return weights
         size = torch.zeros(self.values * self.slots, device=weights.device, dtype=weights.dtype)
@@ -150,15 +175,31 @@ class Target(nn.Module):
         size = size.index_add(0, view.slot, torch.ones_like(weights))
         return weights * (size / total.clamp_min(1e-12))[view.slot]
 
+    def slope(self, view: View, marginals: Marginals, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Gradient (B, Q, d) of this target's L_wd with respect to z, linear in the weights (B,), and L_wd."""
+        found = marginals.gradients
+        assert found is not None  # noqa: S101  (closed forms come with the marginals)
+        share = view.partnered / view.count
+        weighted = share if weights is None else share * weights
+        joint, marginal = share[:, None] * found.joint, weighted[:, None] * found.marginal
+        dim = view.own.shape[1]
+        # The marginal pair's z_-q belongs to another sample.
+        rest = joint[:, dim:].index_add(0, marginals.permutation, marginal[:, dim:])
+        parts = list(rest.split(dim, dim=1))
+        parts.insert(self.attribute, joint[:, :dim] + marginal[:, :dim])
+        loss = (share * found.joint_loss + weighted.detach() * found.marginal_loss).sum()
+        return torch.stack(parts, dim=1), loss
+
     # ------------------------------------------------------------------------------------------------- subclustering
 
     @torch.no_grad()
-    def weight_divergence(self, view: View, table: Table) -> tuple[Tensor, Tensor]:
+    def weight_divergence(self, view: View) -> tuple[Tensor, Tensor]:
         """Averaged divergence of the weight summaries of all pairs within clusters, laid out by value.
 
         Returns:
             Divergences and the mask of pairs in one cluster, (A, M, M) each.
         """
+        table = view.table
         slot = table.spread(view.slot, fill=-1)  # (A, M), -1 in padding
         together = (slot[:, :, None] == slot[:, None, :]) & (slot >= 0)[:, None, :]
         losses, others = table.spread(view.losses), table.spread(view.others)
@@ -172,27 +213,24 @@ class Target(nn.Module):
         of_left = left[..., :1] @ first + left[..., 1:] @ last[:, :1] + net.condition[slot.clamp_min(0)]
         of_right = right[..., : -others.shape[2]] @ net.weight[:, 1 : 1 + right.shape[2] - others.shape[2]]
         of_right = of_right + others @ last[:, 2:]
-        hidden = of_left[:, :, None] + of_right[:, None] + discrimination[..., None] * last[:, None, None, 1]
-        logits = torch.bmm(hidden.relu().flatten(1, 2), net.out_weight).unflatten(1, (rows, rows)).squeeze(3)
-        weights = (logits + net.out_bias[:, :, None]).sigmoid()
+        hidden = discrimination[..., None] * last[:, None, None, 1]
+        hidden += of_left[:, :, None]
+        hidden += of_right[:, None]
+        weights = net.output(hidden.relu_().flatten(1, 2)).unflatten(1, (rows, rows)).sigmoid_()
         return summary_divergence(weights, together, others), together
 
     def _pair_losses(self, own: Tensor, rest: Tensor, slot: Tensor) -> Tensor:
         """Discrimination loss of every pair (z_q of i, z_-q of k) of one value, (A, M, M)."""
-        net, dim = self.discriminator, own.shape[2]
-        if self.sharing == "value":
-            weight, out, bias = net.weight, net.out_weight, net.out_bias
-            left = own @ weight[:, :dim] + net.condition[slot]
-            hidden = (left[:, :, None] + (rest @ weight[:, dim:])[:, None]).relu()
-            return F.softplus(torch.einsum("aikh,ah->aik", hidden, out[..., 0]) + bias[:, :, None])
+        if self.shared == "value":
+            return F.softplus(self.discriminator.all_pairs(own, rest, slot))
         rows = own.shape[1]
         pair = torch.cat([own[:, :, None].expand(-1, -1, rows, -1), rest[:, None].expand(-1, rows, -1, -1)], dim=3)
         slots = slot[:, :, None].expand(-1, -1, rows).flatten()
-        group = slots if self.sharing == "mode" else torch.zeros_like(slots)
-        logits: Tensor = net(pair.flatten(0, 2), group, slots)
+        group = slots if self.shared == "mode" else torch.zeros_like(slots)
+        logits: Tensor = self.discriminator(pair.flatten(0, 2), group, slots)
         return F.softplus(logits).view(len(own), rows, rows)
 
-    def halves(self, z: Tensor, value: Tensor, slot: Tensor) -> Tensor:
+    def halves(self, z: Tensor, value: Tensor | Table, slot: Tensor) -> Tensor:
         """Probabilities (B, 2) that the subclustering net gives the halves of each sample's cluster."""
         return self.subcluster_net(z, value, slot)  # type: ignore[no-any-return]
 
@@ -227,7 +265,7 @@ class Target(nn.Module):
         predictor, net = self.mode_predictor, self.subcluster_net
         tables = [predictor.weight, predictor.bias, net.out_weight, net.out_bias]
         tables += [self.discriminator.condition, self.weight_net.condition]
-        if self.sharing == "mode":
+        if self.shared == "mode":
             tables += [p for p in self.discriminator.parameters() if p is not self.discriminator.condition]
         return tables
 
@@ -246,3 +284,8 @@ class Target(nn.Module):
         """Restore clusters of a training set of any size."""
         for name, value in state.items():
             setattr(self, name, value.to(self.active.device))
+
+
+def _one_hot(labels: Tensor, size: int) -> Tensor:
+    """Indicators (B, size) of labels (B,), without the device round trip of the checks in `torch`'s."""
+    return labels[:, None] == torch.arange(size, device=labels.device)

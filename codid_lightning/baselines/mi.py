@@ -29,11 +29,11 @@ class MI(AdversarialModule):
 
     def discriminator(self, num_groups: int) -> ConditionalMLP:
         """A discriminator of pairs (z_q, z_-q) with a subnetwork per group."""
-        return ConditionalMLP(num_groups, num_groups, len(self.attribute_sizes) * self.latent_dim, HIDDEN, 1)
+        return ConditionalMLP(num_groups, num_groups, len(self.attribute_sizes) * self.latent_dim, HIDDEN)
 
     def pair_loss(self, discriminator: nn.Module, z: Tensor, q: int, groups: Tensor) -> Tensor:
         """Discrimination of (z_q, z_-q) from pairs shuffled within groups; samples alone in theirs have no pairs."""
-        keep = has_partner(groups)
+        keep = has_partner(groups, len(discriminator.weight))  # type: ignore[arg-type]
         z, groups = z[keep], groups[keep]
         others = self.others(z, q)
         joint = torch.cat([z[:, q], others], dim=1)

@@ -19,7 +19,6 @@ from codid_lightning.callbacks.mode_discovery import ModeDiscovery
 from codid_lightning.clustering import ModesPerValue
 from codid_lightning.codid import CoDID
 from codid_lightning.metrics.base import subsample
-from codid_lightning.networks.conditional import Table
 from codid_lightning.runs import RunError, replacing
 from codid_lightning.targets import Target
 
@@ -162,9 +161,8 @@ class Snapshots(Callback):
             return {"divergence": torch.empty(0), "same_mode": torch.empty(0, dtype=torch.bool)}
         (index,) = subsample(512, 1, torch.arange(len(z), device=z.device))
         view = target.view(z[index], a[index], index, module.attribute_losses(z[index], a[index]))
-        table = Table(view.value, target.values)
-        divergence, together = target.weight_divergence(view, table)
-        true = table.spread(mode[index], fill=UNKNOWN)
+        divergence, together = target.weight_divergence(view)
+        true = view.table.spread(mode[index], fill=UNKNOWN)
         same = true[:, :, None] == true[:, None, :]
         pair = together & torch.ones_like(together).triu(1) & (true >= 0)[:, :, None] & (true >= 0)[:, None, :]
         kept = subsample(self.pairs, 2, divergence[pair], same[pair])

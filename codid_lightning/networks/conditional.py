@@ -22,7 +22,8 @@ class Table:
     """
 
     def __init__(self, group: Tensor, num_groups: int) -> None:
-        counts = group.bincount(minlength=num_groups)
+        counts = torch.zeros(num_groups, dtype=group.dtype, device=group.device)
+        counts.index_add_(0, group, torch.ones_like(group))
         order = group.argsort(stable=True)
         starts = counts.cumsum(0) - counts
         row = torch.empty_like(group)
@@ -42,7 +43,7 @@ class Table:
 
 
 class ConditionalMLP(nn.Module):
-    """Two layers with separate weights per group and a learned vector per condition.
+    """Two layers to one output, with separate weights per group and a learned vector per condition.
 
     A one-hot condition concatenated to the input of a linear layer adds a row of that layer's weight; here this row
     is `condition`, which also takes the bias's place.
@@ -51,34 +52,30 @@ class ConditionalMLP(nn.Module):
         num_groups: Subnetworks, G.
         num_conditions: Conditions over all groups.
         in_features: Inputs of a subnetwork, without the condition.
-        hidden: Hidden units.
-        out_features: Outputs.
+        hidden: Hidden units, H.
     """
 
-    def __init__(self, num_groups: int, num_conditions: int, in_features: int, hidden: int, out_features: int) -> None:
+    def __init__(self, num_groups: int, num_conditions: int, in_features: int, hidden: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(num_groups, in_features, hidden))
         self.condition = nn.Parameter(torch.empty(num_conditions, hidden))
-        self.out_weight = nn.Parameter(torch.empty(num_groups, hidden, out_features))
-        self.out_bias = nn.Parameter(torch.empty(num_groups, out_features))
+        self.out_weight = nn.Parameter(torch.empty(num_groups, 1, hidden))
+        self.out_bias = nn.Parameter(torch.empty(num_groups, 1))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw all weights as `nn.Linear` does."""
-        for parameter, fan_in in (
-            (self.weight, self.weight.shape[1]),
-            (self.condition, self.weight.shape[1]),
-            (self.out_weight, self.out_weight.shape[1]),
-            (self.out_bias, self.out_weight.shape[1]),
-        ):
+        _, in_features, hidden = self.weight.shape
+        for parameter in self.parameters():
+            fan_in = in_features if parameter is self.weight or parameter is self.condition else hidden
             nn.init.uniform_(parameter, -1 / sqrt(fan_in), 1 / sqrt(fan_in))
 
-    def forward(self, x: Tensor, group: Tensor, condition: Tensor) -> Tensor:
-        """Outputs (B, out_features) for inputs (B, in_features) of the given groups and conditions (B,)."""
-        table = Table(group, len(self.weight))
-        return table.collect(self.on_table(table.spread(x), table.spread(condition)))
+    def forward(self, x: Tensor, group: Tensor | Table, condition: Tensor) -> Tensor:
+        """Outputs (B,) for inputs (B, in_features) of the given groups (B,), perhaps laid out, and conditions (B,)."""
+        table = group if isinstance(group, Table) else Table(group, len(self.weight))
+        hidden = torch.bmm(table.spread(x), self.weight) + self.condition[table.spread(condition)]
+        return table.collect(self.output(hidden.relu()))
 
-    def on_table(self, x: Tensor, condition: Tensor) -> Tensor:
-        """Outputs (G, M, out_features) for a laid-out batch."""
-        hidden = (torch.bmm(x, self.weight) + self.condition[condition]).relu()
-        return torch.baddbmm(self.out_bias[:, None], hidden, self.out_weight)
+    def output(self, hidden: Tensor) -> Tensor:
+        """Outputs (G, M) of hidden units (G, M, H); as a row times a matrix, which BLAS does ten times faster."""
+        return torch.bmm(self.out_weight, hidden.mT).squeeze(1) + self.out_bias

@@ -68,9 +68,9 @@ class SubclusterNet(nn.Module):
             fan_in = self.weight.shape[1 if parameter is self.weight or parameter is self.bias else 2]
             nn.init.uniform_(parameter, -1 / sqrt(fan_in), 1 / sqrt(fan_in))
 
-    def forward(self, z: Tensor, value: Tensor, slot: Tensor) -> Tensor:
-        """Probabilities (B, 2) for representations (B, d) of the given attribute values and slots."""
-        table = Table(value, len(self.weight))
+    def forward(self, z: Tensor, value: Tensor | Table, slot: Tensor) -> Tensor:
+        """Probabilities (B, 2) for representations (B, d) of the given values (perhaps laid out) and slots."""
+        table = value if isinstance(value, Table) else Table(value, len(self.weight))
         hidden = table.collect(torch.baddbmm(self.bias, table.spread(z), self.weight).relu())
         logits = (self.out_weight[slot] * hidden[:, None]).sum(2) + self.out_bias[slot]
         return logits.softmax(1)

@@ -11,7 +11,6 @@ from tiny import bench, random_batch, tiny_codid, tiny_data, tiny_trainer
 from torch import Tensor
 
 from codid_lightning import CoDID
-from codid_lightning.losses import shuffle_within
 from codid_lightning.networks.statistics import resting_statistics
 from datamodules.toy import ToyFourAttributes
 
@@ -124,12 +123,13 @@ def test_disentangling_pushes_the_encoder_up_the_discrimination_loss(separate):
     batch = random_batch(module, 40, shape=(2,))
     bench(module, batch["a"])
     with resting_statistics(module.encoder):
-        views = module.views(module(batch["x"]), batch)
-        marginals = [shuffle_within(view.slot, module.generator) for view in views]
-        before = module.discrimination_loss(views, marginals, module.weights(views, marginals))
-        weights = [w.detach() for w in module.weights(views, marginals)]
-        module.disentangle(views, marginals)
-        after = module.discrimination_loss(module.views(module(batch["x"]), batch), marginals, weights)
+        encoding = module.encode(batch["x"])
+        views = module.views(encoding.z, batch)
+        pairs = module.marginals(views)
+        before = module.discrimination_loss(views, pairs, module.weights(views, pairs))
+        weights = [w.detach() for w in module.weights(views, pairs)]
+        module.disentangle(encoding, views, pairs)
+        after = module.discrimination_loss(module.views(module(batch["x"]), batch), pairs, weights)
     assert after > before
 
 

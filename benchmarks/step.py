@@ -1,0 +1,135 @@
+"""One CoDID step at the paper's CMNIST setting, part by part, in units of its inform step.
+
+    python benchmarks/step.py [--repeats 40] [--clusters 10] [--exact]
+
+All parts are measured in turns within one process, by CPU time on one thread, so that ratios hold on a busy machine.
+The last line is `codid/base RATIO`: the whole step against BASE's step with reconstruction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+
+from codid_lightning import Base, CoDID
+from codid_lightning.clustering import Clustering
+from codid_lightning.networks.frozen import frozen_statistics
+from datamodules.base import Batch
+
+SHAPE, SIZES, SAMPLES, BATCH = (3, 28, 28), (2, 2), 29000, 128
+
+
+def attached(module: Any) -> Any:
+    """A module with its optimizers, outside of a trainer."""
+    found = module.configure_optimizers()
+    optimizers = found if isinstance(found, list) else [found]
+    trainer = SimpleNamespace(current_epoch=module_epoch(module), world_size=1, optimizers=optimizers)
+    trainer.strategy = SimpleNamespace(_lightning_optimizers=optimizers)
+    module.trainer = trainer
+    return module.train()
+
+
+def module_epoch(module: Any) -> int:
+    """An epoch in which clusters are in use."""
+    return getattr(module, "pretrain_epochs", 0)
+
+
+def clustered(module: CoDID, a: torch.Tensor, clusters: int) -> CoDID:
+    """Let the module adopt as many random clusters under each value as wanted in all."""
+    target = module.target_list[0]
+    values, slots = target.values, target.slots
+    per_value = max(1, clusters // values)
+    labels = a[:, 0] * slots + torch.randint(per_value, (len(a),))
+    active = (torch.arange(slots) < per_value).expand(values, slots).clone()
+    centres = torch.randn(values, slots, 2, module.latent_dim)
+    probs = torch.nn.functional.one_hot(labels % slots, slots).float()
+    found = Clustering(
+        labels=labels, probs=probs, active=active, inherit=torch.diag_embed(active.float()),
+        share=torch.ones(values, slots), means=centres.mean(2), sub_means=centres,
+        sub_probs=torch.full((len(a), 2), 0.5), moves=(),
+    )  # fmt: skip
+    module.adopt(target, found, torch.ones(values, slots))
+    return module
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """CPU time of one call."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def parts_of(module: CoDID, base: Base) -> dict[str, Callable[[Batch], float]]:
+    """CPU seconds of BASE's step, of each part of CoDID's, and of the whole, given a batch."""
+
+    def base_step(batch: Batch) -> None:
+        base.minimise(base.trainer.optimizers[0], base.informative_loss(base(batch["x"]), batch))
+
+    def later(part: str, batch: Batch) -> float:
+        """Bring the step to where `part` begins, then measure it."""
+        with frozen_statistics(module.encoder):
+            views = module.views(module.encode(batch["x"]).z, batch)
+            return seconds(lambda: getattr(module, part)(views))
+
+    def coordinate(batch: Batch) -> float:
+        """The encoder's pass serves these two steps and counts with them."""
+        with frozen_statistics(module.encoder):
+            encoding: list[Any] = []
+            passed = seconds(lambda: encoding.append(module.encode(batch["x"])))
+            views = module.views(encoding[0].z, batch)
+
+            def both() -> None:
+                pairs = module.marginals(views)
+                module.weigh(batch, encoding[0], views, pairs)
+                module.disentangle(encoding[0], views, pairs)
+
+            return passed + seconds(both)
+
+    return {
+        "base": lambda batch: seconds(lambda: base_step(batch)),
+        "inform": lambda batch: seconds(lambda: module.inform(batch)),
+        "subcluster": lambda batch: later("subcluster", batch),
+        "discriminate": lambda batch: later("discriminate", batch),
+        "weigh + disentangle": coordinate,
+        "codid": lambda batch: seconds(lambda: module.training_step(batch, 0)),
+    }
+
+
+def main() -> None:
+    """Measure in turns and print medians of ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument("--clusters", type=int, default=10, help="over both values")
+    parser.add_argument("--exact", action="store_true", help="measure the path of automatic differentiation")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    a = torch.stack([torch.randint(size, (SAMPLES,)) for size in SIZES], dim=1)
+    base = attached(Base(SHAPE, SIZES, reconstruction=1.1))
+    slots = max(16, options.clusters // 2)
+    module = attached(CoDID(SHAPE, SIZES, max_clusters=slots, exact=options.exact))
+    clustered(module, a, options.clusters).generator = torch.Generator().manual_seed(0)
+    parts = parts_of(module, base)
+    turns = []
+    for _ in range(options.repeats + 1):
+        index = torch.randperm(SAMPLES)[:BATCH]
+        batch = Batch(x=torch.rand(BATCH, *SHAPE), a=a[index], mode=torch.full_like(a[index], -1), index=index)
+        turns.append({name: work(batch) for name, work in parts.items()})
+    del turns[0]  # warming up
+    for name in parts:
+        unit = statistics.median(turn[name] / turn["inform"] for turn in turns)
+        print(f"{name:<20} {1000 * statistics.median(t[name] for t in turns):7.2f} ms  {unit:5.2f} x inform")
+    print(f"codid/base {statistics.median(turn['codid'] / turn['base'] for turn in turns):.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""The discriminator of pairs, with its gradients in closed form.
+
+A pair's first layer is linear, so it splits into a part of z_q (with the condition) and a part of z_-q: a new shuffle
+reuses both products. Two layers deep, the gradients are a few batched products; written out, they cost a third of what
+automatic differentiation takes for the many small updates of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from codid_lightning.networks.conditional import ConditionalMLP, Table
+
+
+@dataclass
+class PairTable:
+    """A batch laid out by group for the discriminator: G blocks of M rows, padding has share zero."""
+
+    table: Table
+    own: Tensor  # (G, M, d) representations of the target attribute
+    rest: Tensor  # (G, M, r) representations of all others
+    condition: Tensor  # (G, M)
+    share: Tensor  # (G, M) what each pair adds to the mean loss: 1 / number of pairs, or 0 without a partner
+
+    @classmethod
+    def lay_out(cls, table: Table, own: Tensor, rest: Tensor, condition: Tensor, partnered: Tensor) -> PairTable:
+        """Spread representations (B, d) and (B, r), conditions (B,) and the mask of samples with a partner (B,)."""
+        share = partnered / partnered.sum().clamp_min(1)
+        return cls(table, *(table.spread(part) for part in (own, rest, condition, share)))
+
+    def positions(self, permutation: Tensor) -> Tensor:
+        """Permutations (R, B) of samples as permutations (R, G * M) of rows; padding stays in place."""
+        position = self.table.position
+        rows = torch.arange(self.own.shape[0] * self.own.shape[1], device=position.device)
+        return rows.repeat(len(permutation), 1).index_copy_(1, position, position[permutation])
+
+
+class Discriminator(ConditionalMLP):
+    """D: logits that z_q and z_-q are of one sample, with a subnetwork per group and a vector per condition.
+
+    Args:
+        num_groups: Subnetworks, G.
+        num_conditions: Conditions over all groups.
+        own_features: Dimensions d of z_q.
+        rest_features: Dimensions r of z_-q.
+        hidden: Hidden units.
+    """
+
+    def __init__(
+        self, num_groups: int, num_conditions: int, own_features: int, rest_features: int, hidden: int = 512
+    ) -> None:
+        super().__init__(num_groups, num_conditions, own_features + rest_features, hidden)
+        self.own_features = own_features
+
+    @torch.no_grad()
+    def updates(self, pairs: PairTable, permutations: Tensor) -> Iterator[tuple[Tensor, list[Tensor]]]:
+        """L_wd with w = 1 (Eq. 5) and its gradients for all parameters in their order, for one shuffle after the other.
+
+        Parameters may move between two shuffles. The gradients' memory is used again for the next one.
+
+        Args:
+            pairs: The batch.
+            permutations: Sample whose z_-q each sample gets in its marginal pair, (R, B).
+        """
+        orders = pairs.positions(permutations)
+        (groups, rows, d), (own, rest) = pairs.own.shape, (pairs.own.mT, pairs.rest.mT)
+        condition, share = pairs.condition.flatten(), pairs.share.repeat(1, 2)
+        weight, of_condition = torch.empty_like(self.weight), torch.empty_like(self.condition)
+        work = Workspace.of(self.weight, groups, rows)
+        for order, inverse in zip(orders, orders.argsort(dim=1), strict=True):
+            signed = self._evaluate(pairs, order, work)
+            loss = (F.softplus(signed) * share).sum()
+            pull = signed.sigmoid_().mul_(share)
+            pull[:, :rows].neg_()  # (G, 2M): gradients of the logits
+            out_weight = torch.bmm(pull[:, None], work.hidden)
+            self._through_relu(pull, work)
+            torch.add(work.joint, work.marginal, out=work.first)
+            work.second.copy_(work.marginal)
+            torch.index_select(work.second.flatten(0, 1), 0, inverse, out=work.shuffled.flatten(0, 1))
+            torch.bmm(own, work.first, out=weight[:, :d])
+            torch.bmm(rest, work.shuffled.add_(work.joint), out=weight[:, d:])
+            of_condition.zero_().index_add_(0, condition, work.first.flatten(0, 1))
+            yield loss, [weight, of_condition, out_weight, pull.sum(1, keepdim=True)]
+
+    @torch.no_grad()
+    def input_gradients(self, pairs: PairTable, permutation: Tensor) -> PairGradients:
+        """Losses of joint and marginal pairs and how they change with the representations, per pair."""
+        (groups, rows, _), table = pairs.own.shape, pairs.table
+        work = Workspace.of(self.weight, groups, rows)
+        signed = self._evaluate(pairs, pairs.positions(permutation[None])[0], work)
+        losses = F.softplus(signed)
+        pull = signed.sigmoid_()
+        pull[:, :rows].neg_()
+        self._through_relu(pull, work)
+        into = torch.bmm(work.gradient, self.weight.mT)  # (G, 2M, d + r)
+        return PairGradients(
+            *(table.collect(part) for part in (losses[:, :rows], losses[:, rows:], into[:, :rows], into[:, rows:]))
+        )
+
+    @torch.no_grad()
+    def all_pairs(self, own: Tensor, rest: Tensor, condition: Tensor) -> Tensor:
+        """Logits (G, M, M) of z_q of row i with z_-q of row k of the same group, with row i's condition."""
+        left = torch.bmm(own, self.weight[:, : self.own_features]) + self.condition[condition]
+        right = torch.bmm(rest, self.weight[:, self.own_features :])
+        block = max(1, _CACHED // right.numel())  # so many rows at a time stay in the processor's cache
+        rows = right.shape[1]
+        logits = [
+            self.output((part[:, :, None] + right[:, None]).relu_().flatten(1, 2)).unflatten(1, (-1, rows))
+            for part in left.split(block, dim=1)
+        ]
+        return torch.cat(logits, dim=1)
+
+    def _evaluate(self, pairs: PairTable, order: Tensor, work: Workspace) -> Tensor:
+        """Fill in the hidden units of joint, then marginal pairs; logits (G, 2M), those of joint pairs negated."""
+        d, rows = self.own_features, pairs.own.shape[1]
+        torch.bmm(pairs.own, self.weight[:, :d], out=work.first)
+        work.first += self.condition[pairs.condition]
+        torch.bmm(pairs.rest, self.weight[:, d:], out=work.second)
+        torch.index_select(work.second.flatten(0, 1), 0, order, out=work.shuffled.flatten(0, 1))
+        torch.add(work.first, work.second, out=work.hidden[:, :rows])
+        torch.add(work.first, work.shuffled, out=work.hidden[:, rows:])
+        logits = self.output(work.hidden.relu_())
+        logits[:, :rows].neg_()
+        return logits
+
+    def _through_relu(self, pull: Tensor, work: Workspace) -> None:
+        """Fill in the gradients before the nonlinearity, given those (G, 2M) of the logits."""
+        torch.mul(pull[..., None], self.out_weight, out=work.gradient)
+        torch.ops.aten.threshold_backward.grad_input(work.gradient, work.hidden, 0, grad_input=work.gradient)
+
+
+@dataclass
+class Workspace:
+    """Memory for the hidden layer of a batch: without it, allocation would cost as much as arithmetic."""
+
+    hidden: Tensor  # (G, 2M, H) units of joint pairs, then of marginal ones
+    gradient: Tensor  # (G, 2M, H) before the nonlinearity
+    first: Tensor  # (G, M, H)
+    second: Tensor  # (G, M, H)
+    shuffled: Tensor  # (G, M, H)
+
+    @classmethod
+    def of(cls, weight: Tensor, groups: int, rows: int) -> Workspace:
+        """For weights (G, d + r, H) and M rows."""
+        both, one = (groups, 2 * rows, weight.shape[2]), (groups, rows, weight.shape[2])
+        return cls(*(weight.new_empty(shape) for shape in (both, both, one, one, one)))
+
+    @property
+    def joint(self) -> Tensor:
+        """Gradient of joint pairs, (G, M, H)."""
+        return self.gradient[:, : self.first.shape[1]]
+
+    @property
+    def marginal(self) -> Tensor:
+        """Gradient of marginal pairs, (G, M, H)."""
+        return self.gradient[:, self.first.shape[1] :]
+
+
+_CACHED = 1 << 18  # numbers
+
+
+@dataclass
+class PairGradients:
+    """Losses of B joint and marginal pairs, and their gradients with respect to [z_q, z_-q] of the pair."""
+
+    joint_loss: Tensor  # (B,)
+    marginal_loss: Tensor  # (B,)
+    joint: Tensor  # (B, d + r)
+    marginal: Tensor  # (B, d + r)
