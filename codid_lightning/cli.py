@@ -285,6 +285,23 @@ class CLI(LightningCLI):
     def fit(self, **kwargs: Any) -> None:
         """Train, test the selected epoch, write the result."""
         recorded = hasattr(self, "run_dir")
+        self.train(**kwargs)
+        epochs = self.trainer.current_epoch
+        seconds, metrics = (self.last.seconds, dict(self.last.metrics)) if recorded else (0.0, {})
+        best = {"model": self.model, "datamodule": self.datamodule, "verbose": False}
+        if recorded and self.settings.selection != "last":
+            best["ckpt_path"] = self.run_dir / runs.CHECKPOINTS / runs.BEST
+            self.trainer.validate(**best)
+            metrics |= _floats(self.trainer.callback_metrics)
+        self.trainer.test(**best)
+        metrics |= _floats(self.trainer.callback_metrics)
+        self._show(metrics, self.datamodule.test_names)
+        if recorded and self.trainer.is_global_zero:
+            self._record(metrics, epochs, seconds)
+
+    def train(self, **kwargs: Any) -> None:
+        """Train in the run's directory, with its config beside the checkpoints to come."""
+        recorded = hasattr(self, "run_dir")
         if recorded and self.trainer.is_global_zero:
             runs.sweep(self.run_dir)
             with runs.replacing(self.run_dir / runs.CONFIG) as part:
@@ -298,18 +315,6 @@ class CLI(LightningCLI):
         except OSError as error:  # loggers write without saying where
             error.filename = error.filename or str(self.run_dir if recorded else ".")
             raise
-        epochs = self.trainer.current_epoch
-        seconds, metrics = (self.last.seconds, dict(self.last.metrics)) if recorded else (0.0, {})
-        best = {"model": self.model, "datamodule": self.datamodule, "verbose": False}
-        if recorded and self.settings.selection != "last":
-            best["ckpt_path"] = self.run_dir / runs.CHECKPOINTS / runs.BEST
-            self.trainer.validate(**best)
-            metrics |= _floats(self.trainer.callback_metrics)
-        self.trainer.test(**best)
-        metrics |= _floats(self.trainer.callback_metrics)
-        self._show(metrics, self.datamodule.test_names)
-        if recorded and self.trainer.is_global_zero:
-            self._record(metrics, epochs, seconds)
 
     def _stopped(self) -> Stopped:
         signum = signal.Signals(self.stop.signum or signal.SIGTERM)
