@@ -3,7 +3,8 @@
     python benchmarks/step.py [--repeats 40] [--clusters 10] [--exact]
 
 All parts are measured in turns within one process, by CPU time on one thread, so that ratios hold on a busy machine.
-The last line is `codid/base RATIO`: the whole step against BASE's step with reconstruction.
+Then come how the step grows with the number of clusters, and what a refinement every five epochs adds to training. The
+last line is `codid/base RATIO`: the whole step against BASE's step with reconstruction.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 from codid_lightning import Base, CoDID
-from codid_lightning.clustering import Clustering
+from codid_lightning.callbacks.mode_discovery import ModeDiscovery
+from codid_lightning.clustering import DPGMM, Clustering, ModesPerValue
 from codid_lightning.networks.frozen import frozen_statistics
-from datamodules.base import Batch
+from datamodules.base import AttributeDataset, Batch, EpochBatches
 
-SHAPE, SIZES, SAMPLES, BATCH = (3, 28, 28), (2, 2), 29000, 128
+SHAPE, SIZES, SAMPLES, BATCH, N_CL = (3, 28, 28), (2, 2), 29000, 128, 5
+FEW, MANY = 4, 32
 
 
 def attached(module: Any) -> Any:
@@ -58,6 +61,7 @@ def clustered(module: CoDID, a: torch.Tensor, clusters: int) -> CoDID:
         sub_probs=torch.full((len(a), 2), 0.5), moves=(),
     )  # fmt: skip
     module.adopt(target, found, torch.ones(values, slots))
+    module.generator = torch.Generator().manual_seed(0)
     return module
 
 
@@ -104,6 +108,23 @@ def parts_of(module: CoDID, base: Base) -> dict[str, Callable[[Batch], float]]:
     }
 
 
+def refinement(module: CoDID, a: torch.Tensor) -> tuple[float, float]:
+    """CPU seconds of encoding the training set and of refining ten clusters of it."""
+    images = AttributeDataset(torch.rand(SAMPLES, *SHAPE), a)
+    batches = EpochBatches(SAMPLES, BATCH, shuffle=False)
+    data = SimpleNamespace(encode_dataloader=lambda: (images[index] for index in batches))
+    strategy = SimpleNamespace(batch_to_device=lambda batch, device: batch)
+    trainer: Any = SimpleNamespace(datamodule=data, strategy=strategy)
+    encoding = seconds(lambda: ModeDiscovery().encode(trainer, module))
+    modes = ModesPerValue(DPGMM(max_rounds=0), [6, 4], 16)
+    centres = 4 * torch.randn(10, module.latent_dim)
+    z = centres[a[:, 0] * 5 + torch.randint(5, (SAMPLES,))] + torch.randn(SAMPLES, module.latent_dim)
+    modes.fit(z, a[:, 0])
+    moved = z + 0.1 * torch.randn_like(z)
+    rounds = [seconds(lambda move=move: modes.refine(moved, a[:, 0], move)) for move in ("merge", "split")]  # type: ignore[misc]
+    return encoding, statistics.mean(rounds)
+
+
 def main() -> None:
     """Measure in turns and print medians of ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -115,10 +136,11 @@ def main() -> None:
     torch.manual_seed(0)
     a = torch.stack([torch.randint(size, (SAMPLES,)) for size in SIZES], dim=1)
     base = attached(Base(SHAPE, SIZES, reconstruction=1.1))
-    slots = max(16, options.clusters // 2)
-    module = attached(CoDID(SHAPE, SIZES, max_clusters=slots, exact=options.exact))
-    clustered(module, a, options.clusters).generator = torch.Generator().manual_seed(0)
+    module, few, many = (
+        clustered(attached(CoDID(SHAPE, SIZES, exact=options.exact)), a, k) for k in (options.clusters, FEW, MANY)
+    )
     parts = parts_of(module, base)
+    parts |= {f"codid, {k} clusters": parts_of(m, base)["codid"] for k, m in ((FEW, few), (MANY, many))}
     turns = []
     for _ in range(options.repeats + 1):
         index = torch.randperm(SAMPLES)[:BATCH]
@@ -128,6 +150,12 @@ def main() -> None:
     for name in parts:
         unit = statistics.median(turn[name] / turn["inform"] for turn in turns)
         print(f"{name:<20} {1000 * statistics.median(t[name] for t in turns):7.2f} ms  {unit:5.2f} x inform")
+    first, last = (f"codid, {k} clusters" for k in (FEW, MANY))
+    slope = statistics.median((turn[last] - turn[first]) / turn[first] for turn in turns) / (MANY - FEW)
+    print(f"one more cluster adds {100 * slope:.2f} % to the step")
+    training = N_CL * SAMPLES / BATCH * statistics.median(turn["codid"] for turn in turns)
+    encoding, refining = refinement(module, a)
+    print(f"encoding takes {100 * encoding / training:.2f} %, refining {100 * refining / training:.2f} % of training")
     print(f"codid/base {statistics.median(turn['codid'] / turn['base'] for turn in turns):.2f}")
 
 
