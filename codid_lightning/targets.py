@@ -68,7 +68,8 @@ class Target(nn.Module):
     sub_means: Tensor  # (A * K, 2, d)
     radius: Tensor  # (A * K,) mean squared distance to the cluster's mean
     labels: Tensor  # (N,) cluster of every training sample
-    probs: Tensor  # (N, K) its cluster probabilities
+    probs: Tensor  # (N, C) its probabilities of its value's clusters; C is the largest number under any value
+    columns: Tensor  # (A, C) slots these are, a repeated one where a value has fewer
     modes_known: bool
 
     def __init__(
@@ -98,7 +99,8 @@ class Target(nn.Module):
         self.register_buffer("sub_means", torch.zeros(total, 2, latent_dim), persistent=False)
         self.register_buffer("radius", torch.ones(total), persistent=False)
         self.register_buffer("labels", torch.empty(0, dtype=torch.long), persistent=False)
-        self.register_buffer("probs", torch.empty(0, self.slots), persistent=False)
+        self.register_buffer("probs", torch.empty(0, 1), persistent=False)
+        self.register_buffer("columns", torch.zeros(self.values, 1, dtype=torch.long), persistent=False)
 
     @property
     def ready(self) -> bool:
@@ -136,7 +138,8 @@ class Target(nn.Module):
     def mode_losses(self, z: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """KL divergence (Eq. 2) and cross-entropy of the mode prediction from the cluster probabilities, (B,) each."""
         log_probs = self.mode_predictor(z, self.active.flatten())
-        slots = self.labels[index, None] // self.slots * self.slots + torch.arange(self.slots, device=z.device)
+        value = self.labels[index] // self.slots
+        slots = value[:, None] * self.slots + self.columns[value]
         target = self.probs[index].to(z)
         cross_entropy = -(target * log_probs.gather(1, slots).clamp_min(-1e4)).sum(1)
         return cross_entropy + torch.xlogy(target, target).sum(1), cross_entropy
@@ -258,7 +261,13 @@ class Target(nn.Module):
         self.active.copy_(found.active)
         self.sub_means.copy_(found.sub_means.flatten(0, 1))
         self.radius.copy_(radius.flatten())
-        self.labels, self.probs = found.labels.to(self.active.device), found.probs.to(self.active.device)
+        self.labels = found.labels.to(self.active.device)
+        # Most slots sleep: N rows of all of them would outweigh everything else a run keeps by sample.
+        order = self.active.long().argsort(dim=1, descending=True, stable=True)[:, : int(self.active.sum(1).max())]
+        awake = self.active.gather(1, order)
+        self.columns = torch.where(awake, order, order[:, :1])
+        value = self.labels // self.slots
+        self.probs = found.probs.to(self.active.device).gather(1, self.columns[value]) * awake[value]
 
     def _tables(self) -> list[nn.Parameter]:
         """All parameters with a row per slot."""
@@ -278,7 +287,8 @@ class Target(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Everything known of the clusters."""
-        return {name: getattr(self, name) for name in ("active", "sub_means", "radius", "labels", "probs")}
+        names = ("active", "sub_means", "radius", "labels", "probs", "columns")
+        return {name: getattr(self, name) for name in names}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore clusters of a training set of any size."""
