@@ -4,6 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
+
+import datamodules
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +27,18 @@ def real(real_root):
         return real_root / name
 
     return folder
+
+
+@pytest.fixture
+def configured(real):
+    """A data set as its config describes it, on the real files, e.g. `configured("cmnist", "MNIST")`."""
+
+    def build(dataset: str, folder: str, **changes):
+        config = yaml.safe_load((Path(__file__).parents[2] / "configs" / dataset / "data.yaml").read_text())
+        arguments = {**config["init_args"], "root": str(real(folder).parent), **changes}
+        module = getattr(datamodules, config["class_path"])(**arguments)
+        module.prepare_data()
+        module.setup()
+        return module
+
+    return build

@@ -137,9 +137,8 @@ def test_meaningless_arguments_are_refused(arguments):
         CanineBG(**arguments)
 
 
-def test_real_photos(real):
-    module = CanineBG(root=str(real("CanineBG").parent))
-    module.setup()
+def test_real_photos(configured):
+    module = configured("canine_bg", "CanineBG")
     assert [len(module.datasets[name]) for name in ("train", "val", "test1")] == [640, 80, 180]
     indoors = module.p_a2_given_mode[0]
     for split, sign in (("train", 1), ("test3", -1)):
@@ -149,6 +148,9 @@ def test_real_photos(real):
             p = sum(indoors[10 * value : 10 * value + 10]) / 10
             low, high = binom.interval(1 - 1e-3, int(own.sum()), p if sign > 0 else 1 - p)
             assert low <= int((dataset.a[own, 1] == 0).sum()) <= high
+    for column in (0, 1):  # no photo and no background is shared by train and test
+        trained, tested = (module.datasets[name].x[:, column].unique() for name in ("train", "test1"))
+        assert not torch.isin(trained, tested).any()
     batch = next(iter(module.train_dataloader()))
     assert batch["x"].shape == (128, 3, 128, 128)
     assert 0.2 < batch["x"].mean() < 0.7

@@ -96,22 +96,33 @@ def test_missing_files_say_what_to_place_where(tmp_path):
         built(tmp_path, download=False)
 
 
-def test_real_windows(real):
-    windows = UCIHAR(root=str(real("UCIHAR").parent), signal="total").load()
+def test_real_windows(configured):
+    module = configured("uci_har", "UCIHAR", signal="total", test_group=4)
+    windows = module.load()
     assert windows.x.shape[1:] == (3, 128)
     assert len(windows.a2.unique()) == 30
     norm = windows.x.norm(dim=1).mean()  # in g: gravity dominates
     assert norm == pytest.approx(1.03, abs=0.03)
+    check_groups(module, set(range(24, 30)))
 
 
-def test_real_recordings_give_the_authors_windows(real):
-    root = real("HAPT").parent
-    windows = UCIHAR(root=str(root), source="hapt", signal="total").load()
+@pytest.mark.parametrize("signal", ["body", "total"])
+def test_real_recordings_give_the_authors_windows(configured, signal):
+    module = configured("uci_har", "HAPT", source="hapt", signal=signal, test_group=3)
+    windows = module.load()
     assert windows.a1.bincount().tolist() == [1722, 1544, 1407, 1801, 1979, 1958]
-    module = built(root, source="hapt", test_group=3)
-    test_users = set(module.datasets["test"].a[:, 1].tolist())
-    assert test_users == set(range(18, 24))
-    assert not test_users & set(module.datasets["train"].a[:, 1].tolist())
-    trained = torch.cat([module.datasets["train"].x, module.datasets["val"].x])
+    gravity = windows.x.mean(2).norm(dim=1).mean()  # what is left of 1 g after averaging over a window
+    assert gravity < 0.1 if signal == "body" else gravity == pytest.approx(1, abs=0.1)
+    check_groups(module, set(range(18, 24)))
+
+
+def check_groups(module, expected):
+    """The tested users are never trained on, and the others alone decide the scaling."""
+    tested = set(module.datasets["test"].a[:, 1].tolist())
+    trained = torch.cat([module.datasets[name].x for name in ("train", "val")])
+    users = {int(user) for name in ("train", "val") for user in module.datasets[name].a[:, 1]}
+    assert tested == expected
+    assert not tested & users
     assert trained.amin((0, 2)).tolist() == pytest.approx([-1] * 3)
     assert trained.amax((0, 2)).tolist() == pytest.approx([1] * 3)
+    assert module.datasets["test"].x.abs().amax((0, 2)).tolist() != pytest.approx([1] * 3)
