@@ -24,14 +24,14 @@ from rich.console import Console
 import codid_lightning
 import datamodules  # noqa: F401  (short class names in configs)
 from codid_lightning import loggers, runs
-from codid_lightning.callbacks.checkpoint import AtomicCheckpointIO, BestCheckpoint, CheckpointError, LastCheckpoint
+from codid_lightning.callbacks.checkpoint import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from codid_lightning.callbacks.predictions import PredictionWriter
 from codid_lightning.callbacks.progress import ProgressBar
 from codid_lightning.callbacks.stopping import StopOnSignal, Stopped
 from codid_lightning.console import COMMANDS, TRAINER_COMMANDS, metrics_table, overview, quiet, trainer_help
 from codid_lightning.explain import OPTIONS, explain
 from codid_lightning.module import DisentanglementModule, DivergenceError
-from codid_lightning.runs import RunError
+from codid_lightning.runs import CheckpointError, RunError
 from datamodules.base import AttributeDataModule, DataError
 
 Selection = Literal["last", "val", "val_balanced", "val_worst"]

@@ -370,7 +370,7 @@ class CoDID(DisentanglementModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the scores of the clusters in use."""
         super().on_load_checkpoint(checkpoint)
-        self.mode_metrics = checkpoint.get("codid", {}).get("modes", {})
+        self.mode_metrics = checkpoint["codid"]["modes"]
 
     def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
         """Probabilities, representations and, once there are clusters, the most likely one of the first target."""

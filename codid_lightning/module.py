@@ -17,7 +17,10 @@ from codid_lightning import distributed
 from codid_lightning.losses import reconstruction_loss
 from codid_lightning.metrics.groups import CellAccuracy
 from codid_lightning.networks.backbones import Backbone, Decoder, Encoder
+from codid_lightning.runs import CheckpointError
 from datamodules.base import Batch, seeded_generator
+
+SCHEMA = 1  # of what a method adds to a checkpoint
 
 
 class DivergenceError(RuntimeError):
@@ -221,13 +224,14 @@ class DisentanglementModule(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the seed and the running losses of an epoch that is not over."""
-        checkpoint["codid"] = {"seed": self._seed, "losses": self.losses.state()}
+        checkpoint["codid"] = {"schema": SCHEMA, "seed": self._seed, "losses": self.losses.state()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the seed and the running losses."""
-        state = checkpoint.get("codid", {})
-        self._seed = state.get("seed")
-        self.losses.load(state.get("losses", {}))
+        """Refuse a checkpoint of something else, and restore the seed and the running losses."""
+        self._check_fits(checkpoint)
+        state = checkpoint["codid"]
+        self._seed = state["seed"]
+        self.losses.load(state["losses"])
 
     # ------------------------------------------------------------------------------------------------------- helpers
 
@@ -256,10 +260,26 @@ class DisentanglementModule(LightningModule):
             self.log_dict(metrics.compute())
             metrics.reset()
 
+    def _check_fits(self, checkpoint: dict[str, Any]) -> None:
+        """A checkpoint is of this method, of sizes and a format known here; else say in what it differs."""
+        schema = checkpoint.get("codid", {}).get("schema")
+        if schema != SCHEMA:
+            origin = "another program" if schema is None else "another version of codid-lightning"
+            raise CheckpointError(f"The checkpoint is of {origin}; it cannot be loaded here.")
+        own = self.state_dict()
+        kept = {k: v for k, v in checkpoint["state_dict"].items() if isinstance(v, Tensor)}
+        shapes = {k: v.shape for k, v in own.items() if isinstance(v, Tensor)}
+        if shapes == {k: v.shape for k, v in kept.items()}:
+            return
+        hparams, given = checkpoint.get("hyper_parameters", {}), dict(self.hparams)
+        changes = [f"model.{k} was {v}, is {given[k]}" for k, v in hparams.items() if str(given.get(k, v)) != str(v)]
+        what = "; ".join(changes) or "it is of another method"
+        raise CheckpointError(f"The checkpoint does not fit the model: {what}. Give the config it was trained with.")
+
     def _check_finite(self, batch_idx: int) -> None:
         bad = self.losses.not_finite()
         if bad:
-            checkpoint = getattr(self.trainer.checkpoint_callback, "last_model_path", "") or "none"
+            checkpoint = getattr(self.trainer.checkpoint_callback, "best_model_path", "") or "none"
             raise DivergenceError(
                 f"The {bad} loss is not finite at epoch {self.current_epoch}, batch {batch_idx}. "
                 f"Last good checkpoint: {checkpoint}. Lower model.lr or the weight of that loss."

@@ -33,6 +33,10 @@ class RunError(RuntimeError):
     """A run cannot start or go on as asked."""
 
 
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be written, read or continued; the message names the reason."""
+
+
 @dataclass
 class Result:
     """What a run leaves behind for tables and figures."""
@@ -134,7 +138,10 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def read_config(directory: Path) -> dict[str, Any]:
     """The resolved config of a run."""
-    config: dict[str, Any] = yaml.safe_load((directory / CONFIG).read_text())
+    try:
+        config: dict[str, Any] = yaml.safe_load((directory / CONFIG).read_text())
+    except yaml.YAMLError as error:
+        raise RunError(f"{directory / CONFIG} is no plain config: {str(error).splitlines()[0]}.") from error
     return config
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import time
 from pathlib import Path
@@ -14,11 +15,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from codid_lightning.runs import BEST, LAST, replacing
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint cannot be written or read; the message names the file and the reason."""
+from codid_lightning.runs import BEST, LAST, CheckpointError, replacing
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -45,10 +42,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             checkpoint: dict[str, Any] = torch.load(path, map_location=map_location, weights_only=True)
         except FileNotFoundError as error:
             raise CheckpointError(f"There is no checkpoint {path}.") from error
-        except Exception as error:
+        except pickle.UnpicklingError as error:  # torch's message goes on to explain how to load it all the same
             raise CheckpointError(
-                f"Cannot read the checkpoint {path}; it is damaged or holds more than tensors and plain values: {error}"
+                f"The checkpoint {path} holds more than tensors and plain values, which could run code; it is not read."
             ) from error
+        except Exception as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise CheckpointError(f"The checkpoint {path} is damaged: {reason}") from error
         return checkpoint
 
 

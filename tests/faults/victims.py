@@ -22,7 +22,7 @@ import torch
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the server must not start threads that a fork would lose
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["codid_lightning.cli", "codid_lightning.evaluation"])
-PATIENCE = 150.0  # seconds; a victim that takes longer hangs
+PATIENCE = 300.0  # seconds; a victim that takes longer hangs
 
 ROOT = Path(__file__).parents[2]
 CODID = [
