@@ -12,6 +12,8 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 
@@ -46,16 +48,23 @@ class RemoteFile:
     md5: str | None = None
 
 
+@contextmanager
+def locked(folder: Path, name: str) -> Iterator[None]:
+    """Create `folder` and let one process at a time in."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / name):
+            yield
+    except PermissionError as error:
+        raise DownloadError(f"Cannot write to {folder}: {error}. Set data.root to a folder you may write.") from error
+
+
 def fetch(remote: RemoteFile, folder: Path) -> Path:
     """The file in `folder`, downloaded if it is not there; only a checked, complete file ever gets that name."""
     path = folder / remote.name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_name(path.name + ".lock")):
-            if not _is_whole(path, remote.md5):
-                _download(remote, path)
-    except PermissionError as error:
-        raise DownloadError(f"Cannot write to {folder}: {error}. Set data.root to a folder you may write.") from error
+    with locked(folder, f"{remote.name}.lock"):
+        if not _is_whole(path, remote.md5):
+            _download(remote, path)
     return path
 
 
@@ -65,8 +74,7 @@ def unpack(archive: Path, folder: Path) -> None:
     Archives that would write outside of `folder`, hold links or expand absurdly are refused as a whole.
     """
     staging = folder / f".unpacking-{archive.name}"
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / f".{archive.name}.lock"):
+    with locked(folder, f".{archive.name}.lock"):
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir()
         try:

@@ -19,7 +19,7 @@ from scipy.signal import resample_poly
 from torch import Tensor
 
 from datamodules.base import AttributeDataModule, AttributeDataset, DataError, split_indices, stack_columns
-from datamodules.download import RemoteFile, fetch, unpack
+from datamodules.download import RemoteFile, fetch, locked, unpack
 from datamodules.scaling import Scaling
 
 Array = NDArray[Any]
@@ -106,12 +106,20 @@ class GroupedDataModule(AttributeDataModule):
         except MissingDataError:
             if not (self.download and self.remote):
                 raise
-            for remote in self.remote:
-                file = fetch(remote, self.path)
-                if file.suffix == ".zip":
-                    unpack(file, self.path)
+            self._fetch()
         if (cache := self._cache()) is not None and not cache.is_file():
             _save(cache, self.load())
+
+    def _fetch(self) -> None:
+        """Download and unpack; of several processes one does, and the others find the files once it is done."""
+        with locked(self.path, f".{type(self).__name__}.lock"):
+            try:
+                self.locate()
+            except MissingDataError:
+                for remote in self.remote:
+                    file = fetch(remote, self.path)
+                    if file.suffix == ".zip":
+                        unpack(file, self.path)
 
     def build(self) -> dict[str, AttributeDataset]:
         """Train, validation and test, scaled by what the training groups show."""
@@ -202,7 +210,7 @@ def read_mat(path: Path, variable: str) -> Any:
 
 
 def _save(path: Path, windows: Windows) -> None:
-    part = path.with_name(path.name + ".part")
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")  # runs that start together read together
     try:
         with part.open("wb") as file:
             np.savez(file, **{name: values.numpy() for name, values in windows._asdict().items()})

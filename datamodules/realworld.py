@@ -55,15 +55,16 @@ class RealWorld(GroupedDataModule):
 
     def locate(self) -> dict[int, Path]:
         """The data folder of every user."""
-        folders = {int(path.parent.name.removeprefix("proband")): path for path in self.path.glob("**/proband*/data")}
-        if not folders:
+        found = {path.parent.name: path for path in self.path.glob("**/proband*/data")}
+        users = range(1, self.attribute_sizes[1] + 1)
+        if not all(f"proband{user}" in found for user in users):  # also where unpacking was interrupted
             raise self.missing()
-        return folders
+        return {user: found[f"proband{user}"] for user in users}
 
     def load(self) -> Windows:
         """All windows; an activity that a user lacks is left out with a warning."""
         parts = []
-        for user, folder in sorted(self.locate().items()):
+        for user, folder in self.locate().items():
             for activity, name in enumerate(self.file_names):
                 file = folder / f"acc_{name}_csv.zip"
                 if not file.is_file():

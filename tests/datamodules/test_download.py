@@ -2,14 +2,18 @@ import gzip
 import hashlib
 import io
 import multiprocessing
+import shutil
 import threading
+import time
 import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from datamodules.download import DownloadError, RemoteFile, fetch, unpack
+from datamodules.grouped import GroupedDataModule
 
 BODY = np.random.default_rng(0).bytes(300_000)
 
@@ -43,6 +47,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        if self.path.startswith("/slow"):
+            time.sleep(1)
         first_time = len([p for p, _ in requests if p == self.path]) == 1
         if "truncated" in self.path or ("drops" in self.path and first_time):
             self.wfile.write(body[: len(body) // 2])
@@ -170,15 +176,81 @@ def test_unwritable_folder_is_a_clear_error(server, tmp_path, monkeypatch):
         fetch(remote(server, "good"), tmp_path / "closed")
 
 
-def test_processes_download_once(server, tmp_path):
+def at_once(target, *args):
+    """Exit codes of four processes that run the same."""
     context = multiprocessing.get_context("fork")
-    workers = [context.Process(target=fetch, args=(remote(server, "good"), tmp_path)) for _ in range(4)]
+    workers = [context.Process(target=target, args=args) for _ in range(4)]
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(30)
-    assert [worker.exitcode for worker in workers] == [0] * 4
+        worker.join(60)
+    return [worker.exitcode for worker in workers]
+
+
+def test_processes_download_once(server, tmp_path):
+    assert at_once(fetch, remote(server, "slow"), tmp_path) == [0] * 4
     assert len(server.requests) == 1
+    assert (tmp_path / "file.bin").read_bytes() == BODY
+
+
+class Folders(GroupedDataModule):
+    """Twenty folders with a file each, in a zip."""
+
+    input_shape = (1, 1)
+    attribute_names = ("a1", "a2")
+    value_names = (("x", "y"), ("p", "q"))
+    groups = 2
+    folder = "folders"
+    placement = "twenty folders"
+
+    def locate(self):
+        files = [self.path / f"{i}" / "file.txt" for i in range(20)]
+        if not all(file.is_file() for file in files):
+            raise self.missing()
+        return files
+
+    def load(self):
+        for _ in range(50):  # while another process might still be unpacking over it
+            content = [file.read_text() for file in self.locate()]
+        assert content == ["x" * 1000] * 20
+
+
+def test_processes_unpack_once_and_never_under_each_others_hands(server, tmp_path):
+    server.body = zipped(**{f"{i}/file.txt": b"x" * 1000 for i in range(20)})
+
+    class Served(Folders):
+        remote = (remote(server, "slow", name="folders.zip"),)
+
+    def run():
+        data = Served(root=str(tmp_path))
+        data.prepare_data()
+        data.load()
+
+    assert at_once(run) == [0] * 4
+    assert len(server.requests) == 1
+
+
+def test_unpacking_that_was_killed_is_done_again(server, tmp_path):
+    server.body = zipped(**{f"{i}/file.txt": b"x" * 1000 for i in range(20)})
+
+    class Served(Folders):
+        remote = (remote(server, "good", name="folders.zip"),)
+
+    data = Served(root=str(tmp_path))
+    data.prepare_data()
+    shutil.rmtree(data.path / "7")
+    data.prepare_data()
+    data.load()
+    assert len(server.requests) == 1  # the file itself was whole
+
+
+def test_a_bar_shows_the_progress(server, tmp_path, monkeypatch):
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr("rich.progress.get_console", lambda: console)
+    fetch(remote(server, "drops"), tmp_path)
+    shown = console.file.getvalue()
+    assert "file.bin" in shown
+    assert "300.0/300.0 kB" in shown
 
 
 def test_archives_are_unpacked(tmp_path):

@@ -63,3 +63,9 @@ def test_damaged_zip_is_named(root, content):
 def test_missing_folder_says_what_to_place_where(tmp_path):
     with pytest.raises(DataError, match=r"proband1 to proband15 .* in .*RealWorld"):
         RealWorld(root=str(tmp_path), download=False).prepare_data()
+
+
+def test_interrupted_unpacking_is_not_taken_for_the_whole(root):
+    shutil.rmtree(root / "RealWorld" / "proband9")
+    with pytest.raises(DataError, match="proband1 to proband15"):
+        RealWorld(root=str(root), download=False).prepare_data()
