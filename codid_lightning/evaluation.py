@@ -93,6 +93,17 @@ def load_run(arguments: Sequence[str]) -> LoadedRun:
     return LoadedRun(model.eval().to(device), data, path, loader.config_dump)
 
 
+def load_data(path: Path) -> AttributeDataModule:
+    """The data of a run directory or of a config, with its splits built."""
+    config = path / runs.CONFIG if path.is_dir() else path
+    if not config.is_file():
+        raise RunError(f"{path} is neither a run directory nor a config.")
+    data: Any = _Loader.run(["test", "-c", str(config), "--trainer.enable_progress_bar", "false"]).datamodule
+    data.prepare_data()
+    data.setup()
+    return data  # type: ignore[no-any-return]
+
+
 def _selected_checkpoint(run: Path) -> Path:
     """The checkpoint that was tested: the best one where the run selected by validation, else the last."""
     folder = run / runs.CHECKPOINTS

@@ -1,0 +1,135 @@
+"""Figures that look at the data of trained runs: train against test, signals of modes, samples."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from torch import Tensor
+
+from codid_lightning import metrics
+from codid_lightning.discovered import Modes, discover
+from codid_lightning.evaluation import Encoded, encode, load_data, load_run
+from codid_lightning.figures.embedding import Groups, embed, scatter
+from codid_lightning.figures.evolution import position
+from codid_lightning.figures.results import FigureError, read
+from codid_lightning.figures.style import COLORS, new_figure, printed
+from codid_lightning.metrics.base import subsample
+from codid_lightning.report.names import method_title
+from datamodules.base import AttributeDataModule
+
+PER_SPLIT = 500
+SIGNALS = 20
+COLUMNS = 12
+MOST_MODES = 6
+
+
+def shift(paths: Sequence[Path]) -> Figure:
+    """z_1 of training and test samples with the silhouette of the modes and the A-distance, a panel per run.
+
+    The test set is the one shifted most. A colour is a value of a_1, its shades and markers are the modes; test
+    samples have a black edge.
+    """
+    runs = read(paths)
+    with printed():
+        columns = min(3, len(runs))
+        figure, axes = new_figure(-(-len(runs) // columns), columns, 2.5, 2.4)
+        for panel, run in zip(axes.flat, runs, strict=False):
+            loaded = load_run([str(run.directory)])
+            splits = [
+                encode(loaded.model, loaded.data.datasets[name]) for name in ("train", loaded.data.test_names[-1])
+            ]
+            modes = discover(loaded.model, splits[0])
+            panel.set_title(f"{method_title(run.method)} ({_draw_shift(panel, splits, modes)})")
+        for panel in axes.flat[len(runs) :]:
+            panel.set_axis_off()
+        figure.legend(handles=_shift_legend(loaded.data), loc="outside lower center", ncols=4)
+    return figure
+
+
+def _draw_shift(panel: Axes, splits: Sequence[Encoded], modes: Modes) -> str:
+    """Draw both splits; silhouette and A-distance in words."""
+    train, test = (split.z[:, 0] for split in splits)
+    labels = [modes.labels, modes.of(test, splits[1].a[:, 0])]
+    parts = [subsample(PER_SPLIT, 0, z, c) for z, c in zip((train, test), labels, strict=True)]
+    points = embed(torch.cat([z for z, _ in parts]).numpy())
+    start = 0
+    for (z, clusters), edge in zip(parts, ("white", "black"), strict=True):
+        names = dict.fromkeys(modes.ids, "")
+        groups = Groups.nested(clusters.numpy(), names, {m: m // modes.slots for m in names})
+        style = {"edgecolors": edge, "linewidths": 0.2 if edge == "white" else 0.6}
+        scatter(panel, points[start : start + len(z)], groups, 10, **style)
+        start += len(z)
+    is_test = torch.arange(len(train) + len(test)) >= len(train)
+    distance = metrics.a_distance(torch.cat([train, test]), is_test)
+    return f"Sil. = {metrics.silhouette(train, modes.labels):.3f}, $d_A$ = {distance:.2f}"
+
+
+def _shift_legend(data: AttributeDataModule) -> list[Line2D]:
+    def dot(label: str, color: str, edge: str) -> Line2D:
+        return Line2D([], [], linestyle="", marker="o", markersize=6, color=color, markeredgecolor=edge, label=label)
+
+    values = [
+        dot(f"{data.attribute_names[0]}: {v}", COLORS[i % len(COLORS)], "white")
+        for i, v in enumerate(data.value_names[0])
+    ]
+    return [*values, dot("training", "0.75", "white"), dot(data.test_names[-1], "0.75", "black")]
+
+
+def signals(paths: Sequence[Path], value: str | None = None) -> Figure:
+    """Signals of the discovered modes of one activity: random training windows and their mean, a row per channel."""
+    run = read(paths)[0]
+    loaded = load_run([str(run.directory)])
+    if len(loaded.data.input_shape) != 2:
+        raise FigureError(f"{run.dataset} has no signals; its samples are of shape {tuple(loaded.data.input_shape)}.")
+    train = loaded.data.datasets["train"]
+    modes = discover(loaded.model, encode(loaded.model, train))
+    counts = torch.tensor(modes.ids).div(modes.slots, rounding_mode="floor").bincount()
+    names = loaded.data.value_names[0]
+    chosen = position(value, names, default=int(counts.argmax()))
+    shown = [m for m in modes.ids if m // modes.slots == chosen]
+    shown = sorted(shown, key=lambda m: -int((modes.labels == m).sum()))[:MOST_MODES]
+    with printed():
+        channels = loaded.data.input_shape[0]
+        figure, axes = new_figure(channels, len(shown), 1.5, 1.0, sharex=True, sharey="row")
+        for column, mode in zip(axes.T, shown, strict=True):
+            inside = (modes.labels == mode).nonzero().flatten()
+            _draw_signals(column, train.inputs(inside[subsample(200, 0, torch.arange(len(inside)))[0]]))
+            column[0].set_title(f"{modes.title(mode, names)} (n = {len(inside)})")
+            column[-1].set_xlabel("Time step")
+        for channel, panel in enumerate(axes[:, 0]):
+            panel.set_ylabel(f"Channel {channel + 1}" if channels != 3 else "xyz"[channel])
+        figure.suptitle(f"{method_title(run.method)}: modes of {loaded.data.attribute_names[0]} = {names[chosen]}")
+    return figure
+
+
+def _draw_signals(column: Sequence[Axes], x: Tensor) -> None:
+    """Some windows (n, C, T) in grey, the mean of all in colour."""
+    for channel, panel in enumerate(column):
+        panel.plot(x[:SIGNALS, channel].T.numpy(), color="0.6", linewidth=0.4, alpha=0.7)
+        panel.plot(x[:, channel].mean(0).numpy(), color=COLORS[0], linewidth=1.4)
+
+
+def samples(paths: Sequence[Path]) -> Figure:
+    """Random training images, a row per mode (or per value of a_1), from a run or a config."""
+    data = load_data(paths[0])
+    if len(data.input_shape) != 3:
+        raise FigureError(f"A grid of samples is of images; these samples are of shape {tuple(data.input_shape)}.")
+    train = data.datasets["train"]
+    known = bool((train.mode[:, 0] >= 0).all())
+    rows = train.mode[:, 0] if known else train.a[:, 0]
+    with printed():
+        count = int(rows.max()) + 1
+        figure, axes = new_figure(count, COLUMNS, 0.5, 0.5)
+        for row in range(count):
+            chosen = subsample(COLUMNS, 0, (rows == row).nonzero().flatten())[0]
+            value = data.value_names[0][int(train.a[chosen[0], 0])]
+            title = f"{value}: {data.mode_names[row]}" if known and data.mode_names else value
+            for panel in axes[row]:
+                panel.set_axis_off()
+            for panel, image in zip(axes[row], train.inputs(chosen), strict=False):
+                panel.imshow(image.expand(3, -1, -1).permute(1, 2, 0).clamp(0, 1).numpy())
+            axes[row, 0].text(-0.15, 0.5, title, transform=axes[row, 0].transAxes, ha="right", va="center")
+    return figure
