@@ -123,5 +123,5 @@ def gradients_of(module: CoDID, step: Callable[[], None]) -> dict[str, Tensor]:
         hook.remove()
     with torch.no_grad():
         for parameter, name in names.items():
-            parameter.copy_(kept[name])
+            parameter.data.copy_(kept[name])  # graphs of earlier passes stay valid
     return received

@@ -1,0 +1,167 @@
+"""Heads follow clusters that split and merge, and nothing else moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny import bench, fitted, random_batch, random_clusters, tiny_codid, tiny_data
+from torch import Tensor
+
+from codid_lightning import CoDID
+from codid_lightning.clustering import Clustering
+from codid_lightning.targets import Target
+from datamodules.base import Batch
+
+SLOTS = 4  # per value; the last one of each sleeps until a split wakes it
+TABLES = {
+    "mode_predictor.weight",
+    "mode_predictor.bias",
+    "subcluster_net.out_weight",
+    "subcluster_net.out_bias",
+    "discriminator.condition",
+    "weight_net.condition",
+}
+
+
+def prepared(**changes) -> tuple[CoDID, Batch]:
+    """A module some batches into training, so that all optimizers hold moments."""
+    module = tiny_codid(tiny_data(), **{"max_clusters": SLOTS, "n_clusters": 2, **changes})
+    batch = random_batch(module, 60, shape=(2,))
+    bench(module, batch["a"])
+    for step in range(2):
+        module.training_step(batch, step)
+    return module, batch
+
+
+def change(target: Target, a: Tensor, split: bool) -> Clustering:
+    """Under value 0, slot 1 splits into 1 and 3, or slots 0 (three parts) and 2 (one part) merge into 0."""
+    found, _ = random_clusters(target, a)
+    active, inherit, share = found.active.clone(), found.inherit.clone(), found.share.clone()
+    if split:
+        active[0, 3], inherit[0, 3, 1] = True, 1
+        share[0, [1, 3]] = 0.5
+    else:
+        active[0, 2], inherit[0, 2] = False, 0
+        inherit[0, 0, [0, 2]] = torch.tensor([0.75, 0.25])
+    return replace(found, active=active, inherit=inherit, share=share)
+
+
+def state(module: CoDID) -> dict[str, Tensor]:
+    """Parameters and Adam's moments and step counts, by name."""
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    kept = {name: parameter.detach().clone() for parameter, name in names.items()}
+    for number, optimizer in enumerate(module.trainer.optimizers):
+        for parameter, moments in optimizer.state.items():
+            for moment, value in moments.items():
+                kept[f"{names[parameter]}|{moment}|{number}"] = value.clone()
+    return kept
+
+
+def table_of(name: str) -> str:
+    return name.split("|")[0].removeprefix("targets.0.")
+
+
+def adopt(module: CoDID, found: Clustering) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    before = state(module)
+    target = module.target_list[0]
+    module.adopt(target, found, torch.ones(target.values, target.slots))
+    return before, state(module)
+
+
+def outputs(module: CoDID, batch: Batch) -> list[Tensor]:
+    """Of all four heads that know clusters."""
+    target, z = module.target_list[0], module(batch["x"]).detach()
+    (view,) = module.views(z, batch)
+    identity = torch.arange(len(z))
+    return [
+        target.mode_predictor(z[:, 0], target.active.flatten()),
+        target.discriminate(view.own, view.rest, view),
+        target.weigh(view, identity, torch.ones(len(z)), normalise=False),
+        target.halves(view.own, view.value, view.slot),
+    ]
+
+
+@pytest.mark.parametrize("sharing", ["value", "mode", "all"])
+@pytest.mark.parametrize("split", [True, False], ids=["split", "merge"])
+def test_rows_and_moments_follow_their_clusters(sharing, split):
+    module, batch = prepared(sharing=sharing)
+    before, after = adopt(module, change(module.target_list[0], batch["a"], split))
+    inherited = TABLES | (
+        {f"discriminator.{name}" for name in ("weight", "out_weight", "out_bias")} if sharing == "mode" else set()
+    )
+    assert any("|exp_avg|" in name and table_of(name) in inherited for name in before)
+    for name, old in before.items():
+        new = after[name]
+        if table_of(name) not in inherited or name.split("|")[1:2] == ["step"]:
+            assert torch.equal(old, new), name
+            continue
+        expected = old.clone()
+        if split:
+            expected[3] = old[1]
+            if name == "targets.0.mode_predictor.bias":
+                expected[[1, 3]] += torch.tensor(0.5).log()
+        else:
+            expected[0] = 0.75 * old[0] + 0.25 * old[2]
+        survivors = [k for k in range(2 * SLOTS) if k not in ((1, 3) if split else (0, 2, 3))]
+        assert torch.equal(new[survivors[:-1]], old[survivors[:-1]]), name  # bit for bit
+        used = [k for k in range(2 * SLOTS) if k not in ((7,) if split else (2, 3, 7))]
+        torch.testing.assert_close(new[used], expected[used], msg=name)
+
+
+@pytest.mark.parametrize("sharing", ["value", "mode", "all"])
+@pytest.mark.parametrize("reconfigure", ["partial", "full"])
+def test_without_a_split_or_merge_nothing_changes(sharing, reconfigure):
+    module, batch = prepared(sharing=sharing, reconfigure=reconfigure)
+    module.eval()
+    before = outputs(module, batch)
+    old, new = adopt(module, random_clusters(module.target_list[0], batch["a"])[0])
+    assert old.keys() == new.keys()
+    assert all(torch.equal(old[name], new[name]) for name in old)
+    assert all(torch.equal(one, other) for one, other in zip(before, outputs(module, batch), strict=True))
+
+
+def test_children_share_their_parents_mode_probability():
+    module, batch = prepared()
+    target, z = module.target_list[0], torch.randn(20, 4)
+    parent = target.mode_predictor(z, target.active.flatten()).exp()
+    adopt(module, change(target, batch["a"], split=True))
+    children = target.mode_predictor(z, target.active.flatten()).exp()
+    torch.testing.assert_close(children[:, 1] + children[:, 3], parent[:, 1])
+    torch.testing.assert_close(children[:, [0, 2, 4, 5, 6]], parent[:, [0, 2, 4, 5, 6]])
+
+
+@pytest.mark.parametrize("sharing", ["value", "mode"])
+def test_a_split_leaves_the_discriminators_outputs(sharing):
+    module, batch = prepared(sharing=sharing)
+    module.eval()
+    target = module.target_list[0]
+    before = outputs(module, batch)
+    found = change(target, batch["a"], split=True)
+    moved = (found.labels == 1) & (torch.arange(60) % 2 == 0)
+    adopt(module, replace(found, labels=torch.where(moved, 3, found.labels)))
+    torch.testing.assert_close(outputs(module, batch)[1], before[1])
+
+
+def test_full_reconfiguration_resets_the_heads_and_leaves_the_rest():
+    module, batch = prepared(reconfigure="full")
+    before, after = adopt(module, change(module.target_list[0], batch["a"], split=True))
+    heads = {name for name in before if name.startswith("targets.0.")}
+    weights = {name for name in heads if "|" not in name}
+    assert all(not torch.equal(before[name], after[name]) for name in weights)
+    assert before.keys() - after.keys() == heads - weights  # their moments are gone
+    assert all(torch.equal(before[name], after[name]) for name in before.keys() - heads)
+
+
+@pytest.mark.parametrize("sharing", ["value", "mode"])
+def test_clusters_come_and_go_in_training(sharing):
+    module = fitted(4, sharing=sharing, n_clusters=1, max_clusters=6)
+    target = module.target_list[0]
+    held = {id(p) for optimizer in module.trainer.optimizers for g in optimizer.param_groups for p in g["params"]}
+    assert {id(p) for p in module.parameters()} == held
+    assert target.active.sum() > 2  # from one cluster per value
+    used = target.labels.unique()
+    assert target.active.flatten()[used].all()
+    assert torch.equal(target.labels // target.slots, module.trainer.datamodule.datasets["train"].a[:, 0])
+    torch.testing.assert_close(target.probs.sum(1), torch.ones(len(target.probs)))

@@ -1,0 +1,153 @@
+"""The meta-gradient against finite differences, against a second derivation, and on the figure of the paper."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny import bench, gradients_of, random_batch, tiny_codid, tiny_data
+from torch import Tensor, nn
+
+from codid_lightning import CoDID
+from codid_lightning.losses import shuffle_within
+from codid_lightning.networks.statistics import resting_statistics
+from codid_lightning.targets import View
+from datamodules.base import Batch
+from datamodules.toy import ToyFourAttributes
+
+
+def prepared(**changes) -> tuple[CoDID, Batch, list[View], list[Tensor]]:
+    data = ToyFourAttributes() if "targets" in changes else tiny_data()
+    module = tiny_codid(data, **{"meta_lr": 0.3, "n_clusters": 2, **changes}).double()
+    batch = random_batch(module, 24, shape=data.input_shape)
+    bench(module, batch["a"])
+    with resting_statistics(module.encoder):
+        views = module.views(module(batch["x"]), batch)
+        for _ in range(5):
+            module.discriminate(views)  # away from D = 1/2, where weights make no difference
+    return module, batch, views, [shuffle_within(view.slot, module.generator) for view in views]
+
+
+def weight_parameters(module: CoDID) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in module.named_parameters() if ".weight_net." in name}
+
+
+def meta_loss_after_update(module: CoDID, batch: Batch, marginals: list[Tensor]) -> float:
+    """L_meta once the encoder really took the virtual step."""
+    with resting_statistics(module.encoder):
+        views = module.views(module(batch["x"]), batch)
+        loss = module.discrimination_loss(views, marginals, module.weights(views, marginals))
+        parameters = list(module.encoder.parameters())
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            parameter.data -= module.meta_lr * gradient
+        return module.meta_loss(module(batch["x"]), batch).item()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"virtual_step": "ascend", "weight_scale": "none"},
+        {"sharing": "mode", "meta_reconstruction": 0.0},
+        {"targets": [0, 1, 2], "moded": [0, 1]},
+    ],
+    ids=["as written", "ascending", "discriminator per mode", "three targets"],
+)
+def test_meta_gradient_equals_finite_differences_through_the_virtual_update(changes):
+    module, batch, views, marginals = prepared(**changes)
+    with resting_statistics(module.encoder):
+        received = gradients_of(module, lambda: module.weigh(batch, views, marginals))
+    assert set(received) == set(weight_parameters(module))
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(4):
+        direction = {n: torch.randn(g.shape, generator=generator, dtype=g.dtype) for n, g in received.items()}
+        ends = []
+        for step in (1e-7, -1e-7):
+            nudged = copy.deepcopy(module)
+            for name, parameter in weight_parameters(nudged).items():
+                parameter.data += step * direction[name]
+            ends.append(meta_loss_after_update(nudged, batch, marginals))
+        slope = sum(float((received[name] * direction[name]).sum()) for name in received)
+        assert slope == pytest.approx((ends[0] - ends[1]) / 2e-7, rel=1e-4, abs=1e-8)
+
+
+def test_meta_gradient_is_an_inner_product_of_per_sample_gradients():
+    """dL_meta / dw_i = -(beta / n) <grad of pair i's loss, grad of L_meta at the moved encoder>."""
+    module, batch, views, marginals = prepared(weight_scale="none")
+    target, (view,), (permutation,) = module.target_list[0], views, marginals
+    with resting_statistics(module.encoder):
+        received = gradients_of(module, lambda: module.weigh(batch, views, marginals))
+        (weights,) = module.weights(views, marginals)
+        parameters = list(module.encoder.parameters())
+        pair_losses = F.softplus(target.discriminate(view.own, view.rest[permutation], view))
+        per_sample = [torch.autograd.grad(loss, parameters, retain_graph=True) for loss in pair_losses]
+        whole = torch.autograd.grad(module.discrimination_loss(views, marginals, [weights.detach()]), parameters)
+        moved = copy.deepcopy(module)
+        for parameter, gradient in zip(moved.encoder.parameters(), whole, strict=True):
+            parameter.data -= module.meta_lr * gradient
+        loss = moved.meta_loss(moved(batch["x"]), batch)
+        pull = torch.autograd.grad(loss, list(moved.encoder.parameters()))
+    inner = torch.stack([sum((g * p).sum() for g, p in zip(gs, pull, strict=True)) for gs in per_sample])
+    by_weight = -module.meta_lr * inner * view.partnered / view.count
+    names, own = zip(*weight_parameters(module).items(), strict=True)
+    for name, gradient in zip(names, torch.autograd.grad(weights @ by_weight, own), strict=True):
+        torch.testing.assert_close(received[name], gradient, rtol=1e-9, atol=1e-14)
+
+
+class Ideal(nn.Module):
+    """z_1 is the mode, z_2 the other attribute: x holds both as indicators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.subnetworks = nn.ModuleList(nn.Linear(6, 4, bias=False) for _ in range(2))
+        with torch.no_grad():
+            self.subnetworks[0].weight.copy_(torch.eye(4, 6))
+            self.subnetworks[1].weight.copy_(torch.eye(6)[[4, 5, 0, 0]] * torch.tensor([[1.0], [1], [0], [0]]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([subnetwork(x) for subnetwork in self.subnetworks], dim=1)
+
+
+def figure_batch(seed: int, size: int = 512) -> tuple[Batch, Tensor, Tensor]:
+    """Under each value two modes in one cluster; modes are even, a_2 follows them with 75 %."""
+    generator = torch.Generator().manual_seed(seed)
+    mode = torch.randint(4, (size,), generator=generator)
+    a2 = torch.where(torch.rand(size, generator=generator) < 0.75, mode % 2, 1 - mode % 2)
+    x = torch.cat([F.one_hot(mode, 4), F.one_hot(a2, 2)], dim=1).float()
+    a = torch.stack([mode // 2, a2], dim=1)
+    return Batch(x=x, a=a, mode=torch.stack([mode, mode], 1), index=torch.arange(size)), mode, a2
+
+
+def test_weights_of_the_figure_approach_half_and_three_halves():
+    """p(m_1, a_2) = 12.5, 37.5, 37.5, 12.5 % in a cluster: likely pairs weigh 1.5, unlikely ones 0.5.
+
+    The discriminator is trained with w = 1 and so keeps a gradient where the weighted distributions match; the
+    learned weights stop short of the ideal ones.
+    """
+    torch.manual_seed(0)
+    module = CoDID((6,), (2, 2), latent_dim=4, max_clusters=1, n_clusters=1, discriminator_lr=1e-3, weight_lr=3e-3,
+                   discriminator_steps=5, meta_lr=3.0)  # fmt: skip
+    module.encoder, module.decoder.network = Ideal(), nn.Linear(8, 6)
+    heads = torch.optim.Adam([*module.predictors.parameters(), *module.decoder.parameters()], lr=1e-2)
+    for step in range(150):
+        batch, _, _ = figure_batch(step)
+        heads.zero_grad()
+        module.informative_loss(module(batch["x"]), batch).backward()
+        heads.step()
+    target = bench(module, batch["a"]).target_list[0]
+    likely, unlikely = [], []
+    for step in range(120):
+        batch, mode, a2 = figure_batch(1000 + step)
+        target.labels, target.probs = batch["a"][:, 0].clone(), torch.ones(len(mode), 1)
+        views = module.views(module(batch["x"]), batch)
+        module.discriminate(views)
+        marginals = [shuffle_within(view.slot, module.generator) for view in views]
+        module.weigh(batch, views, marginals)
+        weights = module.weights(views, marginals)[0].detach()
+        matching = a2[marginals[0]] == mode % 2
+        likely.append(weights[matching].mean())
+        unlikely.append(weights[~matching].mean())
+    learned = torch.stack([torch.stack(unlikely[-30:]).mean(), torch.stack(likely[-30:]).mean()])
+    torch.testing.assert_close(learned, torch.tensor([0.5, 1.5]), atol=0.25, rtol=0)
