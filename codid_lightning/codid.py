@@ -16,15 +16,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from codid_lightning import distributed
-from codid_lightning.clustering import DPGMM, Clusterer, Clustering
+from codid_lightning.clustering import DPGMM, Clusterer, Clustering, KMeans, TrueModes
 from codid_lightning.losses import isotropic_loss, reconstruction_loss, shuffle_within, weight_alignment_loss
 from codid_lightning.module import DisentanglementModule
 from codid_lightning.networks.backbones import Backbone
-from codid_lightning.networks.frozen import frozen_statistics
+from codid_lightning.networks.statistics import resting_statistics
 from codid_lightning.networks.virtual import EncoderPass, KernelPass
 from codid_lightning.targets import Marginals, Sharing, Target, View
 from datamodules.base import Batch
 
+CLUSTERERS = {cls.__name__: cls for cls in (DPGMM, KMeans, TrueModes)}  # what a checkpoint may name
 Encoding = EncoderPass | KernelPass
 
 
@@ -125,6 +126,7 @@ class CoDID(DisentanglementModule):
             strength,
         )
         self.automatic_optimization = False
+        self.clusterer_given = clusterer is not None
         self.clusterer = clusterer if clusterer is not None else DPGMM(max_rounds=0)
         self.n_clusters, self.max_clusters = n_clusters, max_clusters
         self.discriminator_lr, self.discriminator_steps = discriminator_lr, discriminator_steps
@@ -150,7 +152,7 @@ class CoDID(DisentanglementModule):
         self.inform(batch)
         if not all(target.ready for target in self.target_list) or self.current_epoch < self.pretrain_epochs:
             return
-        with frozen_statistics(self.encoder), torch.autocast(self.device.type, enabled=False):
+        with resting_statistics(self.encoder), torch.autocast(self.device.type, enabled=False):
             encoding = self.encode(batch["x"])  # one pass for all that follows; the encoder rests until `disentangle`
             views = self.views(encoding.z, batch)
             if self.split_by == "subcluster_net":
@@ -173,7 +175,7 @@ class CoDID(DisentanglementModule):
                 self.losses.add("mode_prediction", mode_loss)
                 loss = loss + self.mode_prediction * mode_loss
         optimizer = self.optimizers()[0]  # type: ignore[index]
-        self.minimise(optimizer, loss)  # type: ignore[arg-type]
+        self.minimise(optimizer, loss * distributed.share(z))  # type: ignore[arg-type]
 
     def subcluster(self, views: list[View]) -> None:
         """The subclustering net learns the mixture's halves, corrected by how W weighs the pairs (Eq. 11, line 16)."""
@@ -205,7 +207,7 @@ class CoDID(DisentanglementModule):
         slope, _ = self.discrimination_slope(encoding, views, pairs, self.weights(views, pairs))
         loss = self.meta_loss(encoding.moved(slope, self.meta_lr), batch)
         self.losses.add("meta", loss)
-        self.minimise(self.optimizer("weigh"), loss)
+        self.minimise(self.optimizer("weigh"), loss * distributed.share(batch["x"]))
 
     def disentangle(self, encoding: Encoding, views: list[View], pairs: list[Marginals]) -> None:
         """The encoder makes joint and weighted shuffled pairs alike (Eq. 5 with w, maximised, line 21)."""
@@ -299,7 +301,7 @@ class CoDID(DisentanglementModule):
         losses = self.attribute_losses(z, batch["a"])
         loss = torch.stack([losses[:, t.attribute].mean() for t in self.target_list if t.moded]).sum()
         if self.decoder is not None and self.meta_reconstruction > 0:
-            with frozen_statistics(self.decoder):
+            with resting_statistics(self.decoder):
                 loss = loss + self.meta_reconstruction * reconstruction_loss(self.decoder(z), batch["x"])
         return loss
 
@@ -363,14 +365,20 @@ class CoDID(DisentanglementModule):
         self.log_dict(self.mode_metrics)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the scores of the clusters in use."""
+        """Keep the scores of the clusters in use, and the clusterer's name and plain arguments."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["codid"]["modes"] = self.mode_metrics
+        name = type(self.clusterer).__name__
+        if name in CLUSTERERS:
+            checkpoint["codid"]["clusterer"] = {"name": name, "arguments": self.clusterer.get_params(deep=False)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the scores of the clusters in use."""
+        """Restore the scores of the clusters in use, and the clusterer unless another was given."""
         super().on_load_checkpoint(checkpoint)
-        self.mode_metrics = checkpoint["codid"]["modes"]
+        state = checkpoint["codid"]
+        self.mode_metrics, kept = state["modes"], state.get("clusterer", {})
+        if not self.clusterer_given and kept.get("name") in CLUSTERERS:
+            self.clusterer = CLUSTERERS[kept["name"]](**kept["arguments"])
 
     def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
         """Probabilities, representations and, once there are clusters, the most likely one of the first target."""

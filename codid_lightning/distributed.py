@@ -70,6 +70,14 @@ def average_differentiably(tensors: Sequence[Tensor]) -> list[Tensor]:
     return list(_unflatten_dense_tensors(flat, tensors))
 
 
+def share(x: Tensor) -> float:
+    """This rank's part of all rows, times the number of ranks: makes a mean of ranks' means the mean of all rows."""
+    if world_size() == 1:
+        return 1.0
+    counts = row_counts(x)
+    return len(x) * len(counts) / sum(counts)
+
+
 def row_counts(x: Tensor) -> list[int]:
     """Number of rows on each rank; the last batch of an epoch may differ by one."""
     counts = [torch.zeros((), dtype=torch.long, device=x.device) for _ in range(world_size())]

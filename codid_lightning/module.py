@@ -191,7 +191,9 @@ class DisentanglementModule(LightningModule):
             self._seed = torch.initial_seed()
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Make the step's randomness independent of everything that ran before it."""
+        """Make the step's randomness independent of everything that ran before it, and start the epoch's means."""
+        if batch_idx == 0:  # resumed after an epoch's last batch, the meter still holds that epoch
+            self.losses = LossMeter()
         torch.manual_seed(self.step_seed(batch_idx, self.global_rank))
 
     def step_seed(self, *keys: int) -> int:

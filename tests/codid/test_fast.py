@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
 from codid_lightning import CoDID
-from codid_lightning.networks.frozen import frozen_statistics
+from codid_lightning.networks.statistics import resting_statistics
 from codid_lightning.networks.virtual import EncoderPass, KernelPass
 from tests.codid.tiny import SETTINGS, bench, gradients_of, random_batch
 
@@ -30,7 +30,7 @@ def gradients(module: CoDID, batch: int, shape: tuple[int, ...]) -> dict[str, di
     found = {}
     for step in STEPS:
         module.generator = torch.Generator().manual_seed(1)
-        with frozen_statistics(module.encoder):
+        with resting_statistics(module.encoder):
             encoding = module.encode(samples["x"])
             views = module.views(encoding.z, samples)
             pairs = module.marginals(views)
@@ -89,7 +89,7 @@ def test_a_pass_moves_as_its_parameters_do(cls):
     """Against the real thing: change the parameters by the gradients and encode again."""
     module = make((2, 2), (5,), 12, torch.float64)
     samples = random_batch(module, 12, shape=(5,))
-    with frozen_statistics(module.encoder):
+    with resting_statistics(module.encoder):
         passed = cls(module.encoder, samples["x"])
         slope = torch.randn(passed.z.shape, dtype=torch.float64)
         virtual = passed.moved(slope, 0.1)

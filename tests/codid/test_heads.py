@@ -10,8 +10,8 @@ from tiny import bench, fitted, random_batch, random_clusters, tiny_codid, tiny_
 from torch import Tensor
 
 from codid_lightning import CoDID
-from codid_lightning.clustering import Clustering
-from codid_lightning.targets import Target
+from codid_lightning.clustering import DPGMM, Clustering
+from codid_lightning.targets import Marginals, Target
 from datamodules.base import Batch
 
 SLOTS = 4  # per value; the last one of each sleeps until a split wakes it
@@ -74,11 +74,11 @@ def outputs(module: CoDID, batch: Batch) -> list[Tensor]:
     """Of all four heads that know clusters."""
     target, z = module.target_list[0], module(batch["x"]).detach()
     (view,) = module.views(z, batch)
-    identity = torch.arange(len(z))
+    pairs = Marginals(permutation=torch.arange(len(z)), losses=torch.ones(len(z)))
     return [
         target.mode_predictor(z[:, 0], target.active.flatten()),
         target.discriminate(view.own, view.rest, view),
-        target.weigh(view, identity, torch.ones(len(z)), normalise=False),
+        target.weigh(view, pairs, normalise=False),
         target.halves(view.own, view.value, view.slot),
     ]
 
@@ -156,11 +156,12 @@ def test_full_reconfiguration_resets_the_heads_and_leaves_the_rest():
 
 @pytest.mark.parametrize("sharing", ["value", "mode"])
 def test_clusters_come_and_go_in_training(sharing):
-    module = fitted(4, sharing=sharing, n_clusters=1, max_clusters=6)
+    eager = DPGMM(concentration=1e30, max_rounds=0)  # splits are welcome
+    module = fitted(3, sharing=sharing, n_clusters=2, max_clusters=6, clusterer=eager, split_by="mixture")
     target = module.target_list[0]
     held = {id(p) for optimizer in module.trainer.optimizers for g in optimizer.param_groups for p in g["params"]}
     assert {id(p) for p in module.parameters()} == held
-    assert target.active.sum() > 2  # from one cluster per value
+    assert target.active.sum() > 4  # from two clusters per value
     used = target.labels.unique()
     assert target.active.flatten()[used].all()
     assert torch.equal(target.labels // target.slots, module.trainer.datamodule.datasets["train"].a[:, 0])

@@ -11,34 +11,36 @@ from tiny import bench, gradients_of, random_batch, tiny_codid, tiny_data
 from torch import Tensor, nn
 
 from codid_lightning import CoDID
-from codid_lightning.losses import shuffle_within
+from codid_lightning.codid import Encoding
 from codid_lightning.networks.statistics import resting_statistics
-from codid_lightning.targets import View
+from codid_lightning.networks.virtual import EncoderPass
+from codid_lightning.targets import Marginals, View
 from datamodules.base import Batch
 from datamodules.toy import ToyFourAttributes
 
 
-def prepared(**changes) -> tuple[CoDID, Batch, list[View], list[Tensor]]:
+def prepared(**changes) -> tuple[CoDID, Batch, Encoding, list[View], list[Marginals]]:
     data = ToyFourAttributes() if "targets" in changes else tiny_data()
     module = tiny_codid(data, **{"meta_lr": 0.3, "n_clusters": 2, **changes}).double()
     batch = random_batch(module, 24, shape=data.input_shape)
     bench(module, batch["a"])
     with resting_statistics(module.encoder):
-        views = module.views(module(batch["x"]), batch)
+        encoding = module.encode(batch["x"])
+        views = module.views(encoding.z, batch)
         for _ in range(5):
             module.discriminate(views)  # away from D = 1/2, where weights make no difference
-    return module, batch, views, [shuffle_within(view.slot, module.generator) for view in views]
+        return module, batch, encoding, views, module.marginals(views)
 
 
 def weight_parameters(module: CoDID) -> dict[str, nn.Parameter]:
     return {name: p for name, p in module.named_parameters() if ".weight_net." in name}
 
 
-def meta_loss_after_update(module: CoDID, batch: Batch, marginals: list[Tensor]) -> float:
+def meta_loss_after_update(module: CoDID, batch: Batch, pairs: list[Marginals]) -> float:
     """L_meta once the encoder really took the virtual step."""
     with resting_statistics(module.encoder):
         views = module.views(module(batch["x"]), batch)
-        loss = module.discrimination_loss(views, marginals, module.weights(views, marginals))
+        loss = module.discrimination_loss(views, pairs, module.weights(views, pairs))
         parameters = list(module.encoder.parameters())
         for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
             parameter.data -= module.meta_lr * gradient
@@ -52,13 +54,14 @@ def meta_loss_after_update(module: CoDID, batch: Batch, marginals: list[Tensor])
         {"virtual_step": "ascend", "weight_scale": "none"},
         {"sharing": "mode", "meta_reconstruction": 0.0},
         {"targets": [0, 1, 2], "moded": [0, 1]},
+        {"exact": True},
     ],
-    ids=["as written", "ascending", "discriminator per mode", "three targets"],
+    ids=["as written", "ascending", "discriminator per mode", "three targets", "by automatic differentiation"],
 )
 def test_meta_gradient_equals_finite_differences_through_the_virtual_update(changes):
-    module, batch, views, marginals = prepared(**changes)
+    module, batch, encoding, views, pairs = prepared(**changes)
     with resting_statistics(module.encoder):
-        received = gradients_of(module, lambda: module.weigh(batch, views, marginals))
+        received = gradients_of(module, lambda: module.weigh(batch, encoding, views, pairs))
     assert set(received) == set(weight_parameters(module))
     generator = torch.Generator().manual_seed(1)
     for _ in range(4):
@@ -68,22 +71,23 @@ def test_meta_gradient_equals_finite_differences_through_the_virtual_update(chan
             nudged = copy.deepcopy(module)
             for name, parameter in weight_parameters(nudged).items():
                 parameter.data += step * direction[name]
-            ends.append(meta_loss_after_update(nudged, batch, marginals))
+            ends.append(meta_loss_after_update(nudged, batch, pairs))
         slope = sum(float((received[name] * direction[name]).sum()) for name in received)
         assert slope == pytest.approx((ends[0] - ends[1]) / 2e-7, rel=1e-4, abs=1e-8)
 
 
 def test_meta_gradient_is_an_inner_product_of_per_sample_gradients():
     """dL_meta / dw_i = -(beta / n) <grad of pair i's loss, grad of L_meta at the moved encoder>."""
-    module, batch, views, marginals = prepared(weight_scale="none")
-    target, (view,), (permutation,) = module.target_list[0], views, marginals
+    module, batch, encoding, views, pairs = prepared(weight_scale="none")
+    target, (view,), (marginals,) = module.target_list[0], views, pairs
     with resting_statistics(module.encoder):
-        received = gradients_of(module, lambda: module.weigh(batch, views, marginals))
-        (weights,) = module.weights(views, marginals)
+        received = gradients_of(module, lambda: module.weigh(batch, encoding, views, pairs))
+        (weights,) = module.weights(views, pairs)
         parameters = list(module.encoder.parameters())
-        pair_losses = F.softplus(target.discriminate(view.own, view.rest[permutation], view))
+        (fresh,) = module.views(module(batch["x"]), batch)  # a pass of its own, differentiated sample by sample
+        pair_losses = F.softplus(target.discriminate(fresh.own, fresh.rest[marginals.permutation], fresh))
         per_sample = [torch.autograd.grad(loss, parameters, retain_graph=True) for loss in pair_losses]
-        whole = torch.autograd.grad(module.discrimination_loss(views, marginals, [weights.detach()]), parameters)
+        whole = torch.autograd.grad(module.discrimination_loss([fresh], pairs, [weights.detach()]), parameters)
         moved = copy.deepcopy(module)
         for parameter, gradient in zip(moved.encoder.parameters(), whole, strict=True):
             parameter.data -= module.meta_lr * gradient
@@ -141,12 +145,13 @@ def test_weights_of_the_figure_approach_half_and_three_halves():
     for step in range(120):
         batch, mode, a2 = figure_batch(1000 + step)
         target.labels, target.probs = batch["a"][:, 0].clone(), torch.ones(len(mode), 1)
-        views = module.views(module(batch["x"]), batch)
+        encoding = EncoderPass(module.encoder, batch["x"])
+        views = module.views(encoding.z, batch)
         module.discriminate(views)
-        marginals = [shuffle_within(view.slot, module.generator) for view in views]
-        module.weigh(batch, views, marginals)
-        weights = module.weights(views, marginals)[0].detach()
-        matching = a2[marginals[0]] == mode % 2
+        pairs = module.marginals(views)
+        module.weigh(batch, encoding, views, pairs)
+        weights = module.weights(views, pairs)[0].detach()
+        matching = a2[pairs[0].permutation] == mode % 2
         likely.append(weights[matching].mean())
         unlikely.append(weights[~matching].mean())
     learned = torch.stack([torch.stack(unlikely[-30:]).mean(), torch.stack(likely[-30:]).mean()])

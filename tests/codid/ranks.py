@@ -1,0 +1,42 @@
+"""Run something on two processes, as `--trainer.devices 2 --trainer.strategy ddp` on the CPU does."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+RANKS = 2
+
+
+def on_two_ranks(work: Callable[[], Any], folder: Path) -> list[Any]:
+    """What `work` returns on each rank; Lightning finds the processes launched and joins them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    mp.spawn(_run, args=(work, port, str(folder)), nprocs=RANKS)
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(RANKS)]
+
+
+def _run(rank: int, work: Callable[[], Any], port: int, folder: str) -> None:
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "GROUP_RANK": "0",
+        "WORLD_SIZE": str(RANKS),
+        "LOCAL_WORLD_SIZE": str(RANKS),
+        "TORCHELASTIC_RUN_ID": "test",
+    }
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=RANKS)
+    torch.save(work(), Path(folder) / f"rank{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()

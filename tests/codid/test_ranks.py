@@ -1,0 +1,143 @@
+"""Two processes compute what one process computes on the same global batch, and never drift apart."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from lightning import Callback
+from ranks import RANKS, on_two_ranks
+from tiny import bench, gradients_of, random_batch, tiny_codid, tiny_data, tiny_trainer, without_normalisation
+from torch import Tensor
+
+from codid_lightning import CoDID, baselines
+from codid_lightning.clustering import DPGMM, KMeans, TrueModes
+from codid_lightning.module import DisentanglementModule
+from datamodules.base import Batch
+from datamodules.toy import ToyFourAttributes
+
+SIZE = 23  # odd: one rank holds a sample more
+CASES: dict[str, dict[str, Any]] = {
+    "as written": {},
+    "by automatic differentiation": {"exact": True},
+    "a discriminator per mode": {"sharing": "mode", "disentangle_lr": 1e-3},
+    "four attributes": {"targets": [0, 1, 2], "moded": [0, 1]},
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "codid": {},
+    "wo_sc": {"clusterer": DPGMM(concentration=1e30, max_rounds=0), "split_by": "mixture", "n_clusters": 2},
+    "ua": {
+        "clusterer": DPGMM(concentration=1e30, max_rounds=0),
+        "split_by": "mixture",
+        "n_clusters": 2,
+        "reconfigure": "full",
+    },
+    "km": {"clusterer": KMeans(), "cluster_every": None, "restart": True, "discrimination": "plain"},
+    "t": {"clusterer": TrueModes(), "split_by": "mixture", "discrimination": "plain", "sharing": "mode"},
+}
+
+
+def step_gradients(case: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
+    """Gradients of every step on this rank's part of the global batch, or on all of it in a single process."""
+    data = ToyFourAttributes() if "targets" in case else tiny_data()
+    module = without_normalisation(tiny_codid(data, n_clusters=2, meta_lr=0.5, **case)).double()
+    whole = random_batch(module, SIZE, shape=data.input_shape)
+    bench(module, whole["a"])
+    parts = [Batch(**{k: v[rank::RANKS] for k, v in whole.items()}) for rank in range(RANKS)]
+    joined = Batch(**{k: torch.cat([part[k] for part in parts]) for k in whole})
+    batch = parts[dist.get_rank()] if dist.is_initialized() else joined
+    encoding = module.encode(batch["x"])
+    views = module.views(encoding.z, batch)
+    pairs = module.marginals(views)
+    steps = {
+        "inform": lambda: module.inform(batch),
+        "subcluster": lambda: module.subcluster(views),
+        "discriminate": lambda: module.discriminate(views),
+        "weigh": lambda: module.weigh(batch, encoding, views, pairs),
+        "disentangle": lambda: module.disentangle(encoding, views, pairs),
+    }
+    return {name: gradients_of(module, step) for name, step in steps.items()}
+
+
+def all_gradients() -> dict[str, Any]:
+    return {name: step_gradients(case) for name, case in CASES.items()}
+
+
+@pytest.mark.slow
+def test_gradients_of_every_step_are_those_of_the_global_batch(tmp_path):
+    alone = all_gradients()
+    for on_rank in on_two_ranks(all_gradients, tmp_path):
+        for case, steps in alone.items():
+            for step, gradients in steps.items():
+                assert gradients.keys() == on_rank[case][step].keys()
+                assert any(g.abs().max() > 1e-6 for g in gradients.values()), (case, step)
+                for name, gradient in gradients.items():
+                    torch.testing.assert_close(
+                        on_rank[case][step][name], gradient, rtol=1e-12, atol=1e-12, msg=f"{case}, {step}, {name}"
+                    )
+
+
+class Hashes(Callback):
+    """Hash of parameters, statistics, clusters and optimizers as every batch finds them, and at the end."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        self._note(trainer, pl_module)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._note(trainer, pl_module)
+
+    def _note(self, trainer: Any, pl_module: Any) -> None:
+        digest = hashlib.sha256()
+        state = {k: v for k, v in pl_module.state_dict().items() if not k.startswith(("metrics", "cells"))}
+        optimizers = [optimizer.state_dict()["state"] for optimizer in trainer.optimizers]
+        for tensor in _tensors([state, optimizers]):
+            digest.update(tensor.detach().contiguous().numpy().tobytes())
+        self.found.append(digest.hexdigest())
+
+
+def _tensors(nested: Any) -> list[Tensor]:
+    if isinstance(nested, Tensor):
+        return [nested]
+    items = nested.values() if isinstance(nested, dict) else nested if isinstance(nested, list) else []
+    return [tensor for item in items for tensor in _tensors(item)]
+
+
+def build(name: str, data: Any) -> DisentanglementModule:
+    if name in VARIANTS:
+        return tiny_codid(data, **VARIANTS[name])
+    torch.manual_seed(0)
+    facts = {k: getattr(data, k) for k in ("input_shape", "attribute_sizes", "test_names", "test_attributes")}
+    model: DisentanglementModule = getattr(baselines, name)(**facts, latent_dim=4)
+    return model
+
+
+def train_everything() -> dict[str, Any]:
+    """Each method through the trainer: hashes by batch, number of refinements, and metrics."""
+    results = {}
+    for name in [*VARIANTS, *baselines.__all__]:
+        data, hashes = tiny_data(batch_size=18), Hashes()
+        model = build(name, data)
+        trainer = tiny_trainer(4 if name in VARIANTS else 1, devices=RANKS, strategy="ddp", callbacks=[hashes])
+        trainer.fit(model, data)
+        clusters = [int(t.active.sum()) for t in model.target_list] if isinstance(model, CoDID) else []
+        metrics = {key: float(value) for key, value in trainer.callback_metrics.items()}
+        results[name] = {"hashes": hashes.found, "clusters": clusters, "metrics": metrics, "world": trainer.world_size}
+    return results
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ranks_never_drift_apart_whatever_the_method(tmp_path):
+    first, second = on_two_ranks(train_everything, tmp_path)
+    assert {run["world"] for run in first.values()} == {RANKS}
+    for name in first:
+        assert len(first[name]["hashes"]) == 1 + 3 * (4 if name in VARIANTS else 1)  # global batches as on one device
+        assert first[name] == second[name], name
+        assert len(set(first[name]["hashes"])) == len(first[name]["hashes"])
+    assert min(sum(first[name]["clusters"]) for name in ("wo_sc", "ua")) > 4  # split on the way
