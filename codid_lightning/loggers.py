@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+import hashlib
 import netrc
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
+import wandb
 from jsonargparse import Namespace
+from lightning.fabric.loggers.logger import rank_zero_experiment
+from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.utilities import rank_zero_warn
 
 CSV, WANDB = "lightning.pytorch.loggers.CSVLogger", "lightning.pytorch.loggers.WandbLogger"
+
+
+class PatientWandb(WandbLogger):
+    """W&B's logger, which never stands in the way of a training: where it fails it goes offline, or off."""
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        """The run, or one that ignores everything."""
+        try:
+            return super().experiment
+        except Exception as error:
+            rank_zero_warn(f"Weights & Biases cannot be reached; this run is kept offline or not at all: {error}")
+        try:
+            self._experiment = wandb.init(**{**self._wandb_init, "mode": "offline"})
+        except Exception:
+            self._experiment = wandb.init(mode="disabled")
+        return self._experiment
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Log numbers; from the first failure on they are in the CSV file only."""
+        try:
+            super().log_metrics(metrics, step)
+        except Exception as error:
+            rank_zero_warn(f"Weights & Biases is off for the rest of this run: {error}")
+            self._experiment = wandb.init(mode="disabled")
 
 
 def complete(configured: Any, run_dir: Path, name: str, group: str) -> Any:
@@ -27,6 +59,7 @@ def complete(configured: Any, run_dir: Path, name: str, group: str) -> Any:
     given = [] if configured in (None, True) else configured if isinstance(configured, list) else [configured]
     for logger in given:
         if logger.class_path == WANDB:
+            logger.class_path = f"{__name__}.{PatientWandb.__name__}"
             _complete_wandb(logger.init_args, run_dir, name, group)
     return [_csv(run_dir), *given]
 
@@ -41,8 +74,12 @@ def _csv(run_dir: Path) -> Namespace:
 def _complete_wandb(arguments: Namespace, run_dir: Path, name: str, group: str) -> None:
     arguments.save_dir = str(run_dir)
     arguments.name = arguments.name or name
+    # Named after the directory, so that a resumed run goes on as the same one; a sweep names its runs itself.
+    own = hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:12]
+    arguments.id = arguments.id or os.environ.get("WANDB_RUN_ID") or own
     arguments.group = arguments.get("group") or group
-    arguments.offline = arguments.offline or not _has_wandb_key()
+    if not os.environ.get("WANDB_MODE"):  # which may switch it off altogether
+        arguments.offline = arguments.offline or not _has_wandb_key()
 
 
 def _has_wandb_key() -> bool:
