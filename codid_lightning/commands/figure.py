@@ -51,7 +51,9 @@ FIGURES = {
     "sensitivity": Entry(
         results.sensitivity, "accuracy against hyperparameters", "runs that vary arguments of the model"
     ),
-    "samples": Entry(representations.samples, "sample grid of an image set", "a run on images, or a config"),
+    "samples": Entry(
+        representations.samples, "samples of the data: a grid of images, traces of series, points", "a run, or a config"
+    ),
 }
 
 

@@ -15,6 +15,7 @@ from codid_lightning.evaluation import Encoded, encode, load_data, load_run
 from codid_lightning.figures.embedding import Groups, embed, scatter
 from codid_lightning.figures.evolution import position
 from codid_lightning.figures.results import FigureError, read
+from codid_lightning.figures.samples import samples as random_samples
 from codid_lightning.figures.style import COLORS, new_figure, printed
 from codid_lightning.metrics.base import subsample
 from codid_lightning.report.names import method_title
@@ -22,7 +23,6 @@ from datamodules.base import AttributeDataModule
 
 PER_SPLIT = 500
 SIGNALS = 20
-COLUMNS = 12
 MOST_MODES = 6
 
 
@@ -113,23 +113,6 @@ def _draw_signals(column: Sequence[Axes], x: Tensor) -> None:
 
 
 def samples(paths: Sequence[Path]) -> Figure:
-    """Random training images, a row per mode (or per value of a_1), from a run or a config."""
-    data = load_data(paths[0])
-    if len(data.input_shape) != 3:
-        raise FigureError(f"A grid of samples is of images; these samples are of shape {tuple(data.input_shape)}.")
-    train = data.datasets["train"]
-    known = bool((train.mode[:, 0] >= 0).all())
-    rows = train.mode[:, 0] if known else train.a[:, 0]
+    """Samples of the data of a run or a config: for images a grid, a row per mode (or per value of a_1)."""
     with printed():
-        count = int(rows.max()) + 1
-        figure, axes = new_figure(count, COLUMNS, 0.5, 0.5)
-        for row in range(count):
-            chosen = subsample(COLUMNS, 0, (rows == row).nonzero().flatten())[0]
-            value = data.value_names[0][int(train.a[chosen[0], 0])]
-            title = f"{value}: {data.mode_names[row]}" if known and data.mode_names else value
-            for panel in axes[row]:
-                panel.set_axis_off()
-            for panel, image in zip(axes[row], train.inputs(chosen), strict=False):
-                panel.imshow(image.expand(3, -1, -1).permute(1, 2, 0).clamp(0, 1).numpy())
-            axes[row, 0].text(-0.15, 0.5, title, transform=axes[row, 0].transAxes, ha="right", va="center")
-    return figure
+        return random_samples(load_data(paths[0]))

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from codid_lightning.figures.style import COLORS, HIGHLIGHT, line_style, new_figure, printed, shared_legend
 from codid_lightning.report.names import dataset_title, method_order, method_title
-from codid_lightning.report.scores import Run, load_runs
+from codid_lightning.report.scores import Run, load_runs, one_setting_each
 from codid_lightning.runs import RunError
 
 CURVES = {"modes/acc": "Clustering accuracy", "modes/ari": "ARI", "modes/nmi": "NMI"}
@@ -21,20 +21,27 @@ class FigureError(RunError):
     """The runs do not hold what the figure needs; the message says what is missing."""
 
 
-def read(paths: Sequence[Path]) -> list[Run]:
-    """The runs below `paths`, all of one data set, sorted by method."""
+def read(paths: Sequence[Path], one_setting: bool = False) -> list[Run]:
+    """The runs below `paths`, all of one data set, sorted by method.
+
+    Args:
+        paths: Run directories, or folders above them.
+        one_setting: Keep of each method only the runs of the config that most of its runs have: their mean is shown.
+    """
     runs, complaints = load_runs(paths)
     if not runs:
         raise FigureError("no runs to draw: " + "; ".join(complaints))
     datasets = sorted({run.dataset for run in runs})
     if len(datasets) > 1:
         raise FigureError(f"the figure is of one data set, the runs are of {', '.join(datasets)}")
+    if one_setting:
+        runs, _ = one_setting_each(runs)
     return sorted(runs, key=lambda run: (method_order(run.method), run.seed))
 
 
 def complexity(paths: Sequence[Path]) -> Figure:
     """Number of parameters and training duration per method, mean over runs with the range of the durations."""
-    runs = read(paths)
+    runs = read(paths, one_setting=True)
     methods = list(dict.fromkeys(run.method for run in runs))
     with printed():
         figure, axes = new_figure(1, 2, 3.2, 0.7 + 0.2 * len(methods), sharey=True)
@@ -56,7 +63,7 @@ def complexity(paths: Sequence[Path]) -> Figure:
 
 def learning_curves(paths: Sequence[Path]) -> Figure:
     """Clustering scores and the loss of a_1 over epochs, one line per method, averaged over seeds."""
-    runs = read(paths)
+    runs = read(paths, one_setting=True)
     wanted = {**CURVES, A1_LOSS: "Prediction loss of a1"}
     curves = {name: _curves(runs, name) for name in wanted}
     drawn = [name for name in wanted if curves[name]]
@@ -82,7 +89,7 @@ def _curves(runs: Sequence[Run], name: str) -> dict[str, "pd.Series[float]"]:
         log = pd.read_csv(logs[-1]) if logs else pd.DataFrame()
         if name in log:
             found.setdefault(run.method, []).append(log.dropna(subset=[name]).groupby("epoch")[name].last())
-    return {method: pd.concat(parts, axis=1).mean(axis=1) for method, parts in found.items()}
+    return {method: pd.concat(parts, axis=1).sort_index().mean(axis=1) for method, parts in found.items()}
 
 
 def robustness(paths: Sequence[Path]) -> Figure:
@@ -113,12 +120,14 @@ def sensitivity(paths: Sequence[Path], metric: str | None = None) -> Figure:
     metric = metric or ("test3/acc" if any("test3/acc" in run.metrics for run in runs) else "test/acc")
     keys = sorted({key for run in runs for key in run.config if key.startswith("model.init_args.")})
     varied = [key for key in keys if _is_varied(runs, key)]
+    sweeps = {key: _most_common(runs, [k for k in varied if k != key]) for key in varied}
+    varied = [key for key in varied if _is_varied(sweeps[key], key)]
     if not varied:
-        raise FigureError("sensitivity needs runs that differ in an argument of the model")
+        raise FigureError("sensitivity needs runs that differ in an argument of the model, in one at a time")
     with printed():
         figure, axes = new_figure(1, len(varied), 1.9, 1.8, sharey=True)
         for panel, key in zip(axes[0], varied, strict=True):
-            _lines(panel, _most_common(runs, [k for k in varied if k != key]), key, metric)
+            _lines(panel, sweeps[key], key, metric)
             panel.set_xlabel(key.removeprefix("model.init_args.").removeprefix("clusterer."))
         axes[0, 0].set_ylabel(f"Accuracy, {metric.split('/')[0].replace('test', 'test ')}")
         shared_legend(figure, axes[0])

@@ -18,6 +18,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); max-width: 72rem
 h1 { font-size: 1.6rem } h2 { font-size: 1.2rem; margin-top: 2.2rem } h3 { font-size: 1rem; margin-bottom: .3rem }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .85rem }
 th, td { padding: .25rem .6rem; text-align: right; vertical-align: top; border-bottom: 1px solid var(--rule) }
+td { white-space: nowrap }
 th[scope=row], th:first-child { text-align: left } thead th { background: var(--shade); text-align: center }
 .scroll { overflow-x: auto } .paper, .note { color: var(--soft) } .paper { font-size: .75rem }
 .missing, .warn { color: var(--warn) } figure { margin: 1rem 0 } figcaption { color: var(--soft); font-size: .85rem }
