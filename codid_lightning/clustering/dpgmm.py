@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Generator, Tensor
@@ -10,12 +10,21 @@ from torch import Generator, Tensor
 from codid_lightning.clustering.base import Array, Clusterer, cluster_means, half_means, one_hot
 from codid_lightning.clustering.features import QuadraticFeatures, feature_width
 from codid_lightning.clustering.mixture import MapEM, spread_labels
-from codid_lightning.clustering.moves import MoveKind, Proposal, agglomerate, propose_merges, propose_splits
+from codid_lightning.clustering.moves import MoveKind, Proposal, agglomerate, log_joint, propose_merges, propose_splits
 from codid_lightning.clustering.niw import CovarianceType, Moments, empirical_prior
 from codid_lightning.clustering.projection import Projection
 
 _DOUBLE = 1 << 21  # so few features are kept in float64 whatever the input
 _THIN = 16  # and so are full covariances up to these dimensions, whose directions may differ a lot in width
+_HALVES_TOL = 0.01  # halves of a cluster are proposals: no need to fit them to the last digit
+
+
+class _Fitted(NamedTuple):
+    """A mixture after EM: the moments behind its parameters and the responsibilities these parameters give."""
+
+    em: MapEM
+    clusters: Moments
+    probs: Tensor
 
 
 class DPGMM(Clusterer):
@@ -28,7 +37,8 @@ class DPGMM(Clusterer):
 
     ``fit`` draws ``n_clusters`` centres, refines them to a fine clustering, merges what the Hastings ratio says belongs
     together, and then alternates merge and split proposals, each followed by EM, until a round of either changes
-    nothing. A cluster that is no sample's most probable one is removed.
+    nothing. A cluster that is no sample's most probable one is removed; clusters with no more samples than dimensions
+    stay only if the partition without them is less likely.
 
     Args:
         n_clusters: Clusters to start from.
@@ -98,19 +108,21 @@ class DPGMM(Clusterer):
         labels = self._start(features, generator, initial_labels)
         if self.max_rounds > 0:
             labels = self._explore(features, labels, generator)
-        probs, _ = self._follow(features, one_hot(labels, int(labels.max()) + 1, features.x.dtype))
+        fitted, _ = self._follow(features, one_hot(labels, int(labels.max()) + 1, features.x.dtype))
         proposals: list[Proposal] = []
         quiet = 0
         for t in range(self.max_rounds):
-            probs, _, made = self._propose(features, probs, "split" if t % 2 else "merge", generator)
+            probs, _, made, _ = self._propose(features, fitted.probs, "split" if t % 2 else "merge", generator)
             proposals += made
             quiet = 0 if any(p.accepted for p in made) else quiet + 1
             if quiet == 2:
                 break
             if quiet == 0:
-                probs, _ = self._follow(features, probs)
-        parents = torch.eye(probs.shape[1]).to(x.device, torch.float64)
-        return self._finish(X, x, features, probs, parents, proposals, generator)
+                fitted, _ = self._follow(features, probs)
+        if self.max_rounds > 0:
+            fitted = self._dissolve(features, fitted)
+        parents = torch.eye(fitted.probs.shape[1]).to(x.device, torch.float64)
+        return self._finish(X, x, fitted, None, parents, proposals, generator)
 
     def refine(self, X: Array, move: MoveKind | None = None, subcluster_probs: Array | None = None) -> Self:
         """Follow the moved samples from the last responsibilities and, on request, propose one round of moves.
@@ -124,16 +136,17 @@ class DPGMM(Clusterer):
         generator = Generator()
         generator.set_state(torch.as_tensor(self.generator_state_))
         features = self._project(x)
-        probs, kept = self._follow(features, torch.as_tensor(self.probs_).to(features.x))
+        fitted, kept = self._follow(features, torch.as_tensor(self.probs_).to(features.x))
         parents = torch.eye(self.n_clusters_).to(x.device, torch.float64)[kept]
         proposals: list[Proposal] = []
+        halves = None
         if move is not None:
-            halves = None if subcluster_probs is None else torch.as_tensor(subcluster_probs)[:, 0].to(features.x)
-            probs, lineage, proposals = self._propose(features, probs, move, generator, halves)
+            given = None if subcluster_probs is None else torch.as_tensor(subcluster_probs)[:, 0].to(features.x)
+            probs, lineage, proposals, halves = self._propose(features, fitted.probs, move, generator, given)
             if any(p.accepted for p in proposals):
-                probs, kept = self._follow(features, probs)
-                parents = lineage[kept] @ parents
-        return self._finish(X, x, features, probs, parents, proposals, generator)
+                fitted, kept = self._follow(features, probs)
+                parents, halves = lineage[kept] @ parents, None
+        return self._finish(X, x, fitted, halves, parents, proposals, generator)
 
     def predict_proba(self, X: Array) -> Array:
         """Cluster probabilities ``(N, K)`` of samples ``(N, d)``."""
@@ -201,17 +214,31 @@ class DPGMM(Clusterer):
         merged, _ = agglomerate(fine, lambda c: self._em(features, c).prior, self.concentration, self.neighbours)
         return merged[labels]
 
-    def _follow(self, features: QuadraticFeatures, probs: Tensor) -> tuple[Tensor, Tensor]:
-        """EM from given responsibilities; returns the new ones and which clusters are left."""
+    def _follow(self, features: QuadraticFeatures, probs: Tensor) -> tuple[_Fitted, Tensor]:
+        """EM from given responsibilities; returns the mixture and which clusters are left."""
         kept = torch.arange(probs.shape[1], device=probs.device)
         while True:
             clusters = features.moments(probs)
-            probs, self.objectives_ = self._em(features, clusters).run(clusters, self.n_iter, self.tol)
+            em = self._em(features, clusters)
+            clusters, probs, self.objectives_ = em.run(clusters, self.n_iter, self.tol)
             populated = torch.bincount(probs.argmax(1), minlength=len(kept)) > 0
             if populated.all():
-                return probs, kept
+                return _Fitted(em, clusters, probs), kept
             kept, probs = kept[populated], probs[:, populated]
             probs = probs / probs.sum(1, keepdim=True)
+
+    def _dissolve(self, features: QuadraticFeatures, fitted: _Fitted) -> _Fitted:
+        """Leave the samples of clusters with no more samples than dimensions to the others, if that is likelier."""
+        labels, k = fitted.probs.argmax(1), fitted.probs.shape[1]
+        solid = torch.bincount(labels, minlength=k) > features.x.shape[1]
+        if solid.all() or not solid.any():
+            return fitted
+        rest, _ = self._follow(features, fitted.probs[:, solid] * solid[labels, None])
+        return rest if self._log_joint(features, rest.probs) > self._log_joint(features, fitted.probs) else fitted
+
+    def _log_joint(self, features: QuadraticFeatures, probs: Tensor) -> float:
+        clusters = features.to_moments(features.group_sums(probs.argmax(1), probs.shape[1]))
+        return log_joint(self._em(features, clusters).prior, self.concentration, clusters)
 
     def _propose(
         self,
@@ -219,9 +246,9 @@ class DPGMM(Clusterer):
         probs: Tensor,
         move: MoveKind,
         generator: Generator,
-        halves: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, list[Proposal]]:
-        """One round of moves: responsibilities and parents of the new clusters, and the proposals."""
+        given: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, list[Proposal], Tensor | None]:
+        """One round of moves: responsibilities and parents of the new clusters, proposals, own halves if fitted."""
         labels, k = probs.argmax(1), probs.shape[1]
         sums = features.group_sums(labels, k)
         clusters = features.to_moments(sums)
@@ -229,28 +256,27 @@ class DPGMM(Clusterer):
         dice = None if self.deterministic else generator
         if move == "merge":
             made = propose_merges(em.prior, self.concentration, clusters, self.neighbours, dice) if k > 1 else []
-            return *_merge(probs, clusters.n, [p.clusters for p in made if p.accepted]), made
-        halves = em.halves(labels, k, self.n_iter, self.tol) if halves is None else halves
+            return *_merge(probs, clusters.n, [p.clusters for p in made if p.accepted]), made, None
+        halves = em.halves(labels, k, self.n_iter, _HALVES_TOL) if given is None else given
         first, second = em.half_moments(labels, sums, halves.round())
         made = propose_splits(em.prior, self.concentration, first, second, self.max_clusters - k, dice)
-        return *_split(probs, halves, [p.clusters[0] for p in made if p.accepted]), made
+        after = _split(probs, halves, [p.clusters[0] for p in made if p.accepted])
+        return *after, made, halves if given is None else None
 
     def _finish(
         self,
         X: Array,
         x: Tensor,
-        features: QuadraticFeatures,
-        probs: Tensor,
+        fitted: _Fitted,
+        first: Tensor | None,
         parents: Tensor,
         proposals: list[Proposal],
         generator: Generator,
     ) -> Self:
-        """Publish what was learned; a last E-step makes labels and predictions agree."""
-        clusters = features.moments(probs)
-        em = self._em(features, clusters)
-        probs = features.assign(em.coefficients(clusters))[0]
+        """Publish what was learned; ``first`` are the clusters' first halves, if known."""
+        em, clusters, probs = fitted
         labels, k = probs.argmax(1), probs.shape[1]
-        first = em.halves(labels, k, self.n_iter, self.tol)
+        first = em.halves(labels, k, self.n_iter, _HALVES_TOL) if first is None else first
         halves = torch.stack([first, 1 - first], 1).to(x.dtype)
         self.n_clusters_ = k
         self.inner_means_, self.inner_covariances_ = em.prior.map_estimate(clusters)

@@ -39,22 +39,24 @@ class MapEM:
         """M-step: log of weight times density of each cluster, as linear functions of the features."""
         return self.features.coefficients(self.weights(moments).log(), *self.prior.map_estimate(moments))
 
-    def run(self, moments: Moments, iterations: int, tol: float) -> tuple[Tensor, list[float]]:
+    def run(self, moments: Moments, iterations: int, tol: float) -> tuple[Moments, Tensor, list[float]]:
         """Iterate until the objective per sample gains less than ``tol``.
 
         Returns:
-            Responsibilities ``(N, K)`` of the last E-step and the log posterior density, up to a constant, at every
-            iteration.
+            Moments behind the last M-step, responsibilities ``(N, K)`` of the E-step that followed, and the log
+            posterior density, up to a constant, at every iteration.
         """
         objectives: list[float] = []
+        following = moments
         for _ in range(max(1, iterations)):
+            moments = following
             prior = self.prior.log_density(*self.prior.map_estimate(moments))
             responsibilities, log_likelihood, sums = self.features.assign(self.coefficients(moments))
             objectives.append(float(log_likelihood.sum(dtype=torch.float64) + prior.sum()))
-            moments = self.features.to_moments(sums)
+            following = self.features.to_moments(sums)
             if len(objectives) > 1 and objectives[-1] - objectives[-2] < tol * len(log_likelihood):
                 break
-        return responsibilities, objectives
+        return moments, responsibilities, objectives
 
     def halves(self, labels: Tensor, k: int, iterations: int, tol: float) -> Tensor:
         """Probability ``(N,)`` of the first component of the two-component mixture inside each sample's cluster.
