@@ -1,0 +1,197 @@
+import io
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+from sklearn.mixture import GaussianMixture
+
+from codid_lightning.clustering import DPGMM
+
+
+def separated(n: int, k: int, d: int, seed: int = 0, distance: float = 16) -> tuple[np.ndarray, np.ndarray]:
+    """Unit Gaussians of different sizes, at least six standard deviations apart."""
+    generator = np.random.default_rng(seed)
+    means: list[np.ndarray] = []
+    while len(means) < k:
+        mean = generator.normal(size=d) * distance * np.sqrt((1 if d > 8 else k) / (2 * d))
+        if all(np.linalg.norm(mean - other) > 8 for other in means):
+            means.append(mean)
+    y = np.sort(generator.choice(k, n, p=0.5 / k + 0.5 * generator.dirichlet(np.ones(k))))
+    return (np.stack(means)[y] + generator.normal(size=(n, d))).astype(np.float32), y
+
+
+@pytest.mark.parametrize("d", [2, 10, 128])
+@pytest.mark.parametrize("k", [1, 3, 9])
+@pytest.mark.parametrize("doubled", [False, True])
+def test_number_of_clusters_is_recovered(d, k, doubled):
+    x, y = separated(1500, k, d, seed=d)
+    found = DPGMM(n_clusters=2 * k if doubled else 1).fit(x)
+    assert found.n_clusters_ == k
+    assert adjusted_rand_score(y, found.labels_) > 0.999
+
+
+@pytest.mark.parametrize("family", ["diag", "spherical"])
+def test_number_of_clusters_is_recovered_by_every_family(family):
+    x, y = separated(1500, 5, 4)
+    found = DPGMM(covariance_type=family).fit(x)
+    assert found.n_clusters_ == 5
+    assert adjusted_rand_score(y, found.labels_) > 0.999
+
+
+def test_a_large_gaussian_stays_one_cluster():
+    x = np.random.default_rng(0).normal(size=(20_000, 3)).astype(np.float32)
+    assert DPGMM().fit(x).n_clusters_ == 1
+
+
+@pytest.mark.parametrize("d", [2, 40])
+def test_partition_does_not_depend_on_place_unit_rotation_or_order(d):
+    x, y = separated(900, 4, d)
+    x = x.astype(np.float64)
+    generator = np.random.default_rng(1)
+    order = generator.permutation(len(x))
+    rotation = np.linalg.qr(generator.normal(size=(d, d)))[0]
+    for changed, truth in [(x + 1000, y), (x * 1e-5, y), (x * 1e5, y), (x @ rotation, y), (x[order], y[order])]:
+        assert adjusted_rand_score(truth, DPGMM().fit(changed).labels_) == 1
+
+
+def test_translation_moves_parameters_and_nothing_else():
+    x, _ = separated(600, 3, 3)
+    x = np.round(x.astype(np.float64) * 2**10) / 2**10  # so that adding 8 is exact
+    here, there = DPGMM().fit(x), DPGMM().fit(x + 8)
+    np.testing.assert_array_equal(here.labels_, there.labels_)
+    np.testing.assert_allclose(here.means_ + 8, there.means_, atol=1e-9)
+    np.testing.assert_allclose(here.covariances_, there.covariances_, atol=1e-9)
+    np.testing.assert_allclose(here.score_samples(x), there.score_samples(x + 8), atol=1e-8)
+
+
+def test_same_seed_same_result():
+    x = np.random.default_rng(0).standard_t(3, size=(800, 4))
+    one, two = DPGMM(seed=5).fit(x), DPGMM(seed=5).fit(x)
+    np.testing.assert_array_equal(one.probs_, two.probs_)
+    assert one.moves_ == two.moves_
+
+
+@pytest.mark.parametrize(("d", "n_components"), [(3, None), (40, None), (6, 2)])
+def test_densities_are_those_of_the_published_mixture(d, n_components):
+    x, _ = separated(500, 3, d)
+    x = x.astype(np.float64)
+    model = DPGMM(n_components=n_components).fit(x)
+    reference = GaussianMixture(model.n_clusters_)
+    inner = model.inner_means_ @ model.basis_.T * model.scale_ + model.center_
+    reference.weights_, reference.means_, reference.covariances_ = model.weights_, inner.numpy(), model.covariances_
+    reference.precisions_cholesky_ = np.linalg.inv(np.linalg.cholesky(model.covariances_)).transpose(0, 2, 1)
+    np.testing.assert_allclose(model.score_samples(x), reference.score_samples(x), rtol=1e-8)
+    np.testing.assert_allclose(model.predict_proba(x), reference.predict_proba(x), atol=1e-8)
+    np.testing.assert_array_equal(model.predict(x), model.labels_)
+    np.testing.assert_allclose(model.weights_.sum(), 1)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_numpy_and_torch_give_the_same_in_their_own_kind(dtype):
+    x, _ = separated(400, 3, 5)
+    x = x.astype(dtype)
+    from_numpy, from_torch = DPGMM().fit(x), DPGMM().fit(torch.from_numpy(x))
+    for name in ("labels_", "probs_", "sub_probs_", "means_", "sub_means_", "weights_", "covariances_", "parents_"):
+        array, tensor = getattr(from_numpy, name), getattr(from_torch, name)
+        assert isinstance(array, np.ndarray)
+        assert isinstance(tensor, torch.Tensor)
+        np.testing.assert_array_equal(array, tensor.numpy())
+    assert from_numpy.probs_.dtype == from_numpy.predict_proba(x).dtype == from_numpy.means_.dtype == dtype
+    assert isinstance(from_torch.predict(torch.from_numpy(x)), torch.Tensor)
+    assert isinstance(from_numpy.score_samples(x), np.ndarray)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
+def test_other_dtypes_are_clustered_in_float32(dtype):
+    x, y = separated(400, 3, 5)
+    assert adjusted_rand_score(y, DPGMM().fit(torch.from_numpy(x).mul(4).to(dtype)).labels_) == 1
+
+
+def test_initial_labels_start_the_search_and_zero_rounds_keep_them():
+    x, y = separated(600, 4, 3)
+    kept = DPGMM(max_rounds=0).fit(x, initial_labels=y * 7 - 3)
+    assert adjusted_rand_score(y, kept.labels_) == 1
+    with pytest.raises(ValueError, match=r"initial_labels must have shape \(600,\)"):
+        DPGMM().fit(x, initial_labels=y[:-1])
+
+
+def test_subcluster_probabilities_from_outside_steer_the_splits():
+    """Four blobs in a square: whoever proposes says along which side to cut."""
+    generator = np.random.default_rng(0)
+    corner = np.arange(800) % 4
+    x = np.stack([corner % 2, corner // 2], 1) * 20 + generator.normal(size=(800, 2))
+    for side in (corner % 2, corner // 2):
+        model = DPGMM(max_rounds=0).fit(x)
+        model.refine(x, move="split", subcluster_probs=np.stack([side, 1 - side], 1))
+        assert model.n_clusters_ == 2
+        assert adjusted_rand_score(side, model.labels_) == 1
+        assert model.parents_.tolist() == [[1], [1]]
+
+
+def test_a_useless_split_from_outside_is_refused():
+    x, _ = separated(600, 1, 2)
+    model = DPGMM(max_rounds=0).fit(x)
+    model.refine(x, move="split", subcluster_probs=np.eye(2)[np.random.default_rng(0).integers(2, size=600)])
+    assert [(p.kind, p.accepted) for p in model.moves_] == [("split", False)]
+    assert model.moves_[0].log_hastings < 0
+
+
+def test_parents_of_splits_merges_and_survivors():
+    x, y = separated(900, 3, 2, seed=3)
+    model = DPGMM(max_rounds=0).fit(x, initial_labels=np.minimum(y, 1))
+    model.refine(x, move="split")
+    assert model.n_clusters_ == 3
+    assert model.parents_.tolist() == [[1, 0], [0, 1], [0, 1]]
+    halved = np.where((y == 0) & (x[:, 0] > np.median(x[y == 0, 0])), 3, y)
+    model = DPGMM(max_rounds=0, n_iter=1, deterministic=True).fit(x, initial_labels=halved)
+    sizes = np.bincount(model.labels_)
+    model.refine(x, move="merge")
+    assert model.n_clusters_ == 3
+    merged = np.flatnonzero((model.parents_ > 0).sum(1) == 2)
+    assert len(merged) == 1
+    np.testing.assert_allclose(model.parents_.sum(1), 1)
+    np.testing.assert_allclose(model.parents_[merged[0], [0, 3]], sizes[[0, 3]] / sizes[[0, 3]].sum(), atol=0.02)
+    survivors = np.delete(model.parents_, merged, 0)
+    assert ((survivors == 0) | (survivors == 1)).all()
+
+
+def test_refine_follows_moving_samples():
+    x, _ = separated(900, 4, 20)
+    model = DPGMM().fit(x)
+    before = model.labels_
+    rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(20, 20)))[0].astype(np.float32)
+    np.testing.assert_array_equal(model.refine(x @ rotation * 3 + 5).labels_, before)
+    assert model.parents_.tolist() == np.eye(4).tolist()
+    with pytest.raises(ValueError, match="the 900 samples of the last call, got 899"):
+        model.refine(x[:-1])
+
+
+def test_state_dict_continues_bit_for_bit():
+    x = np.random.default_rng(0).standard_t(3, size=(500, 3))
+    original = DPGMM(n_clusters=6, max_rounds=0).fit(x)
+    buffer = io.BytesIO()
+    torch.save(original.state_dict(), buffer)
+    buffer.seek(0)
+    resumed = DPGMM(n_clusters=6, max_rounds=0)
+    resumed.load_state_dict(torch.load(buffer, weights_only=True))
+    for move in ("split", "merge", None, "split"):
+        original.refine(x, move=move)
+        resumed.refine(x, move=move)
+        assert original.moves_ == resumed.moves_
+        for name in ("labels_", "probs_", "sub_probs_", "means_", "parents_"):
+            np.testing.assert_array_equal(getattr(original, name), getattr(resumed, name))
+
+
+def test_more_clusters_than_the_truncation_are_refused():
+    x, _ = separated(900, 6, 2)
+    model = DPGMM(max_clusters=4).fit(x)
+    assert model.n_clusters_ <= 4
+
+
+def test_psi_scale_widens_clusters():
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    x[:20] += 4
+    found = [DPGMM(psi_scale=scale, max_rounds=0).fit(x).covariances_[0].trace() for scale in (0.1, 1, 10)]
+    assert found == sorted(found)
+    assert DPGMM(psi_scale=100).fit(x).n_clusters_ == 1
