@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import Adam, Optimizer
 
 from codid_lightning.module import DisentanglementModule
 from datamodules.base import Batch
@@ -70,6 +70,14 @@ class AdversarialModule(DisentanglementModule):
         adversary = list(self.adversary.parameters())
         main = [p for name, p in self.named_parameters() if not name.startswith("adversary.")]
         return [self.adam(main, self.lr), self.adam(adversary, self.adversary_lr)]
+
+    @staticmethod
+    def adam(parameters: Any, lr: float) -> Optimizer:
+        """Adam without momentum, which makes opponents circle around the point where they should meet.
+
+        Gidel et al., "Negative Momentum for Improved Game Dynamics", AISTATS 2019.
+        """
+        return Adam(parameters, lr=lr, betas=(0.0, 0.999), fused=True)
 
     def others(self, z: Tensor, q: int = 0) -> Tensor:
         """z_-q: all representations but the q-th, side by side, (B, (Q - 1) d)."""

@@ -1,4 +1,4 @@
-"""Every listed method trains, predicts, and survives a checkpoint; a new one is tested by being listed."""
+"""Every listed method trains, alone and on two ranks, predicts, and survives a checkpoint; listing it tests it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,9 @@ import copy
 
 import pytest
 import torch
-from lightning import Trainer, seed_everything
+from small import ManyValues, build, flat, train_on_two_ranks, trainer
 
 from codid_lightning import baselines
-from codid_lightning.module import DisentanglementModule
-
-
-def build(name: str, data, **kwargs) -> DisentanglementModule:
-    seed_everything(0, verbose=False)
-    facts = {k: getattr(data, k) for k in ("input_shape", "attribute_sizes", "test_names", "test_attributes")}
-    return getattr(baselines, name)(**facts, latent_dim=4, **kwargs)
-
-
-def trainer(**kwargs) -> Trainer:
-    quiet = {f"enable_{part}": False for part in ("checkpointing", "progress_bar", "model_summary")}
-    return Trainer(**{"accelerator": "cpu", "max_epochs": 1, "logger": False} | quiet | kwargs)
 
 
 @pytest.fixture(params=baselines.__all__)
@@ -66,9 +54,8 @@ def test_same_seed_same_weights(name, many_values):
     assert torch.equal(*weights)
 
 
+@pytest.mark.parametrize("name", sorted(set(baselines.__all__) - {"Base"}))
 def test_penalty_pulls_on_the_encoder(name, many_values):
-    if name == "Base":
-        pytest.skip("BASE has no penalty")
     weights = []
     for strength in (0.0, 1.0):
         model = build(name, many_values, strength=strength)
@@ -81,3 +68,18 @@ def test_half_precision(name, many_values):
     run = trainer(precision="bf16-mixed", limit_val_batches=0)
     run.fit(build(name, many_values), many_values)
     assert all(torch.isfinite(v) for v in run.callback_metrics.values())
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    return train_on_two_ranks(tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # the first case trains all methods
+def test_two_ranks_stay_together(name, ranks):
+    first, second = (rank[name] for rank in ranks)
+    assert torch.equal(first["state"], second["state"])
+    assert not torch.equal(first["state"], flat(build(name, ManyValues())))
+    assert all(torch.isfinite(v).all() for v in first.values())
+    assert "train/penalty" in first

@@ -1,0 +1,97 @@
+"""How strong each baseline's penalty may be before it costs accuracy on validation data: results/strengths.csv.
+
+    python benchmarks/strengths.py --root runs/strengths
+
+Every decade of a method's search space, on the two data sets that need no download, for about 200 steps. The default
+strength is the largest whose validation accuracy, averaged over both, is within one point of BASE's: a penalty should
+bite as hard as it can without harm where nothing has shifted. Test sets are not looked at. Finished runs are skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import sys
+from collections.abc import Iterator
+from math import log10
+from pathlib import Path
+
+import yaml
+
+from codid_lightning.cli import main as codid
+from codid_lightning.runs import RESULT, read_result
+
+EPOCHS = {"colored_digits": 25, "toy": 5}
+TOLERANCE = 0.01
+KEY = "model.init_args.strength"
+SCORES = ("val/acc", "val/worst_acc")
+
+
+def decades(method: str) -> list[float]:
+    """The powers of ten in a method's search space."""
+    space = yaml.safe_load(Path(f"configs/spaces/{method}.yaml").read_text())[KEY]
+    return [10.0**e for e in range(round(log10(space["low"])), round(log10(space["high"])) + 1)]
+
+
+def run(directory: Path, dataset: str, method: str, strength: float) -> dict[str, float]:
+    """Metrics of one run, trained unless its result is there already; nothing if it diverged."""
+    if not (directory / RESULT).is_file():
+        overlay = () if method == "base" else ("-c", f"configs/baselines/{method}.yaml")
+        settings = {
+            "run_dir": directory,
+            "resume": "true",
+            KEY: strength,
+            "trainer.max_epochs": EPOCHS[dataset],
+            "trainer.enable_progress_bar": "false",
+            "trainer.logger": "false",
+        }
+        arguments = [f"--{key}={value}" for key, value in settings.items()]
+        if codid(["fit", "-c", f"configs/{dataset}/base.yaml", *overlay, *arguments]):
+            return {}
+    metrics: dict[str, float] = read_result(directory)["metrics"]
+    return metrics
+
+
+def sweep(root: Path) -> Iterator[tuple[str, str, float, list[float]]]:
+    """Data set, method, strength and validation scores of every run."""
+    methods = {"base": [0.0]} | {path.stem: decades(path.stem) for path in sorted(Path("configs/baselines").glob("*"))}
+    grid = [(method, strength) for method, strengths in methods.items() for strength in strengths]
+    for dataset, (method, strength) in itertools.product(EPOCHS, grid):
+        metrics = run(root / dataset / f"{method}-{strength:g}", dataset, method, strength)
+        yield dataset, method, strength, [metrics.get(score, float("nan")) for score in SCORES]
+
+
+def choose(rows: list[tuple[str, str, float, list[float]]]) -> dict[str, float]:
+    """The largest harmless strength of each method, or its smallest if all do harm."""
+    accuracy: dict[tuple[str, float], list[float]] = {}
+    for _, method, strength, (acc, *_) in rows:
+        accuracy.setdefault((method, strength), []).append(acc)
+    means = {key: sum(values) / len(values) for key, values in accuracy.items()}
+    enough = means["base", 0.0] - TOLERANCE
+    chosen = {method: strength for (method, strength), mean in sorted(means.items()) if mean >= enough}
+    return {method: chosen.get(method, min(s for m, s in means if m == method)) for method, _ in means}
+
+
+def main() -> int:
+    """Run what is missing, write the scores, print the choice."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=Path("runs/strengths"), help="folder for the runs")
+    parser.add_argument("--output", type=Path, default=Path("results/strengths.csv"))
+    options = parser.parse_args()
+    rows = list(sweep(options.root))
+    chosen = choose(rows)
+    options.output.parent.mkdir(exist_ok=True)
+    with options.output.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["dataset", "method", "strength", *(s.replace("/", "_") for s in SCORES), "chosen"])
+        for dataset, method, strength, scores in rows:
+            writer.writerow(
+                [dataset, method, f"{strength:g}", *(f"{s:.4f}" for s in scores), chosen[method] == strength]
+            )
+    print("\n".join(f"{method}: {strength:g}" for method, strength in chosen.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
