@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from datamodules.base import AttributeDataModule, AttributeDataset, DataError, split_indices, stack_columns
-from datamodules.tables import Array, label_texts, number, positions, read_table
+from datamodules.tables import Array, label_text, label_texts, number, positions, read_table
 
 Numbered = tuple[tuple[str, ...], Tensor]  # names of the labels, and the number of each row's label among them
 Protocol = Literal["random", "split_column", "leave_one_group_out", "predict"]
@@ -121,35 +121,31 @@ class OwnData(AttributeDataModule):
             )
         return values
 
-    def _numbers(self, name: str | None, argument: str, known: Sequence[object] | None = None) -> Numbered:
+    def _numbers(self, name: str | None, argument: str, known: tuple[str, ...] | None = None) -> Numbered:
         return number(self.column(name, argument), str(name), self.file, known)
 
     def _number_labels(self, labels: dict[str, list[Any]]) -> None:
         if strange := [name for name in labels if name not in self.attribute_names]:
             raise DataError(f"data.labels names {', '.join(strange)}; data.attributes are {self.attribute_names}.")
-        if repeated := [name for name, values in labels.items() if len(set(map(str, values))) < len(values)]:
+        known = {name: tuple(map(label_text, values)) for name, values in labels.items()}
+        if repeated := [name for name, values in known.items() if len(set(values)) < len(values)]:
             raise DataError(f"data.labels names a value of {', '.join(repeated)} twice.")
-        read = self._optional_labels if self.protocol == "predict" else self._required_labels
-        numbered = [read(name, labels.get(name)) for name in self.attribute_names]
+        numbered = [self._labels_of(name, known.get(name)) for name in self.attribute_names]
         self.value_names = tuple(names for names, _ in numbered)
         self.a = stack_columns([index for _, index in numbered])
 
-    def _required_labels(self, name: str, known: Sequence[object] | None) -> Numbered:
-        return self._numbers(name, "attributes", known)
-
-    def _optional_labels(self, name: str, known: Sequence[object] | None) -> Numbered:
-        """Labels of rows to predict: -1 where they are absent or were never trained on."""
-        if known is None:
-            if name not in self.table:
-                raise DataError(
-                    f"{self.file} has no column {name}; give the checkpoint to predict with (--ckpt_path), which knows "
-                    f"its values, or list them in data.labels."
-                )
-            return self._numbers(name, "attributes")
-        names = tuple(map(str, known))
-        if name in self.table:
-            return names, positions(label_texts(self.column(name, "attributes"), name, self.file), names)
-        return names, torch.full((len(self.table[self.measure]),), -1)
+    def _labels_of(self, name: str, known: tuple[str, ...] | None) -> Numbered:
+        """An attribute's labels; of rows to predict -1 where they are absent or were never trained on."""
+        if self.protocol == "predict" and known is None and name not in self.table:
+            raise DataError(
+                f"{self.file} has no column {name}; give the checkpoint to predict with (--ckpt_path), which knows its "
+                "values, or list them in data.labels."
+            )
+        if self.protocol != "predict" or known is None:
+            return self._numbers(name, "attributes", known)
+        if name not in self.table:
+            return known, torch.full((len(self.table[self.measure]),), -1)
+        return known, positions(label_texts(self.column(name, "attributes"), name, self.file), known)
 
     def _number_modes(self) -> None:
         """Modes count over all values of the first attribute; one name under two values makes two modes."""

@@ -72,10 +72,10 @@ def numeric(values: Array, name: str, file: Path) -> Tensor:
 
 
 def label_texts(values: Array, name: str, file: Path) -> list[str | None]:
-    """Each row's label as text, None where it is empty. Whole numbers lose the fraction that tables with gaps add."""
-    if values.ndim != 1:
+    """Each row's label as text, None where it is empty."""
+    if values.ndim != 1 or not all(map(pd.api.types.is_scalar, values[:1])):  # parquet columns may hold lists
         raise DataError(f"The labels `{name}` of {file} must be one value per row; their shape is {values.shape}.")
-    return [None if pd.isna(value) else _text(value) for value in values.tolist()]
+    return [None if pd.isna(value) else label_text(value) for value in values.tolist()]
 
 
 def label_names(texts: Iterable[str | None]) -> tuple[str, ...]:
@@ -84,14 +84,12 @@ def label_names(texts: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda text: (float(text), text)) if all(map(_is_number, found)) else sorted(found))
 
 
-def number(
-    values: Array, name: str, file: Path, known: Sequence[object] | None = None
-) -> tuple[tuple[str, ...], Tensor]:
+def number(values: Array, name: str, file: Path, known: Sequence[str] | None = None) -> tuple[tuple[str, ...], Tensor]:
     """Names of the labels, as given or read off, and each row's number among them."""
     texts = label_texts(values, name, file)
     if empty := [row for row, text in enumerate(texts) if text is None]:
         raise DataError(f"{len(empty)} labels `{name}` of {file} are empty, the first in rows {empty[:5]}.")
-    names = label_names(texts) if known is None else tuple(map(_text, known))
+    names = label_names(texts) if known is None else tuple(known)
     index = positions(texts, names)
     if strange := sorted({str(texts[row]) for row in (index < 0).nonzero().flatten().tolist()}):
         raise DataError(f"The labels `{name}` of {file} hold {_few(strange)}; known are {_few(names)}.")
@@ -104,7 +102,8 @@ def positions(texts: Sequence[str | None], names: Sequence[str]) -> Tensor:
     return torch.tensor([-1 if text is None else place.get(text, -1) for text in texts], dtype=torch.long)
 
 
-def _text(label: object) -> str:
+def label_text(label: object) -> str:
+    """A label as text; whole numbers lose the fraction that tables with gaps add."""
     if isinstance(label, float) and label.is_integer():
         return str(int(label))
     return label.decode(errors="replace") if isinstance(label, bytes) else str(label)

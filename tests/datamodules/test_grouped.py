@@ -2,8 +2,10 @@ import numpy as np
 import pytest
 import torch
 
+import datamodules
 from datamodules.base import DataError
 from datamodules.grouped import GroupedDataModule, MissingDataError, Windows, archive, collect, cut, resample
+from tests import fakes
 
 
 class Numbered(GroupedDataModule):
@@ -247,3 +249,23 @@ def test_archive_is_found_unpacked_and_packed(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "inside.txt").write_text("x")
     assert archive(tmp_path, "data", "inside.txt") == tmp_path / "data"
+
+
+@pytest.mark.parametrize("name", ["UCIHAR", "RealWorld", "HHAR", "MFD", "CWRU"])
+def test_bad_values_in_any_data_set_are_refused_or_dropped(name, tmp_path, monkeypatch):
+    fakes.FAKES[{"UCIHAR": "uci_har"}.get(name, name.lower())](tmp_path)
+    cls = getattr(datamodules, name)
+    good = cls(root=str(tmp_path)).load()
+    monkeypatch.setattr(cls, "cache_key", lambda self: None)
+    for count in (1, max(2, len(good.x) // 100), len(good.x)):
+        spoilt = good.x.clone()
+        spoilt[torch.randperm(len(good.x))[:count], 0, 7] = torch.nan
+        monkeypatch.setattr(cls, "load", lambda self, x=spoilt: good._replace(x=x))
+        if count == len(good.x):
+            with pytest.raises(DataError, match="No training sample is free of NaN"):
+                built(cls, root=str(tmp_path), on_bad_values="drop")
+            continue
+        with pytest.raises(DataError, match=rf"{name}: \d+ of \d+ samples .* hold NaN or infinity .*{tmp_path}"):
+            built(cls, root=str(tmp_path))
+        dropped = built(cls, root=str(tmp_path), on_bad_values="drop")
+        assert sum(map(len, dropped.datasets.values())) == len(good.x) - count

@@ -92,6 +92,14 @@ def test_given_labels_fix_the_numbers(tmp_path):
     assert (module.datasets["test"].a[:, 1] == 0).tolist() == (rows["color"] == "red").tolist()
 
 
+def test_given_labels_may_be_numbers(tmp_path):
+    table = frame().assign(color=np.random.default_rng(0).choice([1.0, 2.0, 3.5], N))
+    for protocol in ("random", "predict"):
+        module = built(tmp_path, table=table, protocol=protocol, labels={"color": [3.5, 2, 1]})
+        assert module.value_names[1] == ("3.5", "2", "1")
+        assert all((dataset.a[:, 1] >= 0).all() for dataset in module.datasets.values())
+
+
 def test_modes_count_over_the_values_of_the_first_attribute(tmp_path):
     module = built(tmp_path)
     assert module.mode_sizes == ((3, 3), None)
@@ -431,6 +439,12 @@ def test_arrays_that_do_not_fit_are_refused_with_their_shapes(tmp_path, arrays, 
     np.savez(tmp_path / "x.npz", **{**labels, **arrays})
     with pytest.raises(DataError, match=message):
         OwnArrays(root=str(tmp_path), file="x.npz", attributes=NAMES)
+
+
+def test_lists_in_a_column_are_refused(tmp_path):
+    frame().assign(color=[[1, 2]] * N).to_parquet(tmp_path / "x.parquet")
+    with pytest.raises(DataError, match=r"labels `color` of .*x\.parquet must be one value per row"):
+        OwnArrays(root=str(tmp_path), file="x.parquet", attributes=NAMES)
 
 
 def test_rare_first_attribute_is_refused_or_kept(tmp_path):
