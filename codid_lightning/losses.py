@@ -55,18 +55,6 @@ def reconstruction_loss(reconstruction: Tensor, x: Tensor) -> Tensor:
     return F.mse_loss(reconstruction, x)
 
 
-def mode_prediction_loss(log_probs: Tensor, target: Tensor) -> Tensor:
-    """KL divergence from predicted to clustered mode probabilities, per sample (Eq. 2).
-
-    Args:
-        log_probs: Predicted log-probabilities (B, K) of the clusters of each sample's value; -inf where asleep.
-        target: Cluster probabilities r_c (B, K), zero where asleep.
-    """
-    held = target > 0
-    log_ratio = torch.where(held, target.clamp_min(1e-38).log() - log_probs.masked_fill(~held, 0), 0)
-    return (target * log_ratio).sum(1)
-
-
 def isotropic_loss(halves: Tensor, z: Tensor, centres: Tensor, radius: Tensor) -> Tensor:
     """Expected squared distance to the assigned half's mean, in units of the cluster's own spread (Eq. 9).
 

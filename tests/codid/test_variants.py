@@ -1,0 +1,146 @@
+"""Each variant does what its row of the ablation table says, and nothing of what the row leaves out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from test_steps import Watched, networks
+from tiny import SETTINGS, tiny_codid, tiny_data, tiny_trainer
+
+from codid_lightning import clustering
+from codid_lightning.callbacks.mode_discovery import ModeDiscovery
+from codid_lightning.clustering import DPGMM
+
+FOLDER = Path(__file__).parents[2] / "configs" / "variants"
+VARIANTS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+EPOCHS, BATCHES = 4, 3
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """The overlay's arguments, with the clusterer built."""
+    overlay = yaml.safe_load((FOLDER / f"{name}.yaml").read_text()) if name != "codid" else {"model": {}}
+    arguments = dict(overlay["model"].get("init_args", {}))
+    if "clusterer" in arguments:
+        given = arguments["clusterer"]
+        arguments["clusterer"] = getattr(clustering, given["class_path"])(**given.get("init_args", {}))
+    return arguments
+
+
+class Recording(ModeDiscovery):
+    """Keeps what was clustered with, and the encoder's first layer around every refinement."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.halves_given: list[bool] = []
+        self.labels: list[torch.Tensor] = []
+        self.encoders: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def decide(self, module, target, due, *arguments):
+        if due == "split":
+            self.halves_given.append(self.halves(module, target, *arguments[:2]) is not None)
+        return super().decide(module, target, due, *arguments)
+
+    def discover(self, trainer, module, *arguments):
+        before = module.encoder.subnetworks[0][1].weight.detach().clone()
+        super().discover(trainer, module, *arguments)
+        self.encoders.append((before, module.encoder.subnetworks[0][1].weight.detach().clone()))
+        self.labels.append(module.target_list[0].labels.clone())
+
+
+@pytest.fixture(scope="module")
+def runs() -> dict[str, tuple[Watched, Recording]]:
+    """Every variant and CoDID itself, trained for a pre-training epoch and three more."""
+    found = {}
+    for name in ["codid", *VARIANTS]:
+        data, discovery = tiny_data(), Recording()
+        arguments = settings_of(name)
+        if arguments.get("split_by") == "mixture" and "clusterer" not in arguments:
+            arguments |= {"clusterer": DPGMM(concentration=1e30, max_rounds=0), "n_clusters": 2}
+        module = tiny_codid(data, Watched, **arguments)
+        tiny_trainer(EPOCHS, callbacks=[discovery]).fit(module, data)
+        found[name] = module, discovery
+    return found
+
+
+def kinds(discovery: ModeDiscovery) -> list[str]:
+    return [entry["kind"] for entry in discovery.history]
+
+
+def test_all_ten_are_there():
+    assert sorted(["t", "km", "km_mp", "km_mc", "km_id", "km_sd", "itkm", "itdpm", "wo_sc", "ua"]) == VARIANTS
+
+
+@pytest.mark.parametrize("name", ["codid", *VARIANTS])
+def test_trains_the_networks_of_its_row(name, runs):
+    module, _ = runs[name]
+    trained = {step: bool(networks(changes)) for step, changes in module.changes.items()}
+    weighted, plain = name in ("codid", "ua", "wo_sc"), name != "km_mp"
+    assert trained.get("weigh", False) == weighted
+    assert trained.get("discriminate", False) == trained.get("disentangle", False) == plain
+    assert trained.get("subcluster", False) == (name in ("codid", "ua"))
+    predicted = "Cm" in networks(module.changes["inform"])
+    assert predicted == (name != "km_mc")
+
+
+@pytest.mark.parametrize("name", ["t", "km", "km_mp", "km_mc", "km_id", "km_sd"])
+def test_clusters_once(name, runs):
+    module, discovery = runs[name]
+    assert kinds(discovery) == ["fit"]
+    assert torch.equal(module.target_list[0].labels, discovery.labels[0])
+
+
+@pytest.mark.parametrize("name", ["codid", "itkm", "itdpm", "wo_sc", "ua"])
+def test_clusters_again_and_again(name, runs):
+    _, discovery = runs[name]
+    assert kinds(discovery) == ["fit", "split", "merge"]
+
+
+@pytest.mark.parametrize("name", ["codid", *VARIANTS])
+def test_only_the_km_variants_start_again(name, runs):
+    module, discovery = runs[name]
+    before, after = discovery.encoders[0]
+    again = name.startswith("km")
+    assert torch.equal(before, after) != again
+    inform = module.trainer.optimizers[0]
+    steps = {int(state["step"]) for p, state in inform.state.items() if p is module.encoder.subnetworks[0][1].weight}
+    adversarial = 0 if name == "km_mp" else (EPOCHS - 1) * BATCHES  # the disentangle step shares inform's Adam
+    assert steps == {(EPOCHS - again) * BATCHES + adversarial}
+
+
+def test_true_modes_are_the_clusters(runs):
+    module, _ = runs["t"]
+    data = module.trainer.datamodule.datasets["train"]
+    pairs = torch.stack([module.target_list[0].labels, data.mode[:, 0]], 1).unique(dim=0)
+    assert len(pairs) == 6
+    assert module.mode_metrics["modes/acc"] == 1
+
+
+@pytest.mark.parametrize(("name", "groups"), [("km", 2), ("km_id", 2 * SETTINGS["max_clusters"]), ("km_sd", 1)])
+def test_discriminators_are_shared_as_the_name_says(name, groups, runs):
+    module, _ = runs[name]
+    assert len(module.target_list[0].discriminator.weight) == groups
+
+
+def test_repeated_kmeans_keeps_its_number_of_clusters(runs):
+    _, discovery = runs["itkm"]
+    assert {tuple(entry["counts"]) for entry in discovery.history} == {(2, 4)}
+
+
+@pytest.mark.parametrize("name", ["itdpm", "wo_sc"])
+def test_mixtures_change_their_number_of_clusters(name, runs):
+    _, discovery = runs[name]
+    assert discovery.history[0]["counts"] == [2, 2]
+    assert sum(discovery.history[1]["counts"]) > 4
+
+
+def test_the_subclustering_net_proposes_splits_in_codid_alone(runs):
+    for name in ("codid", "ua", "itdpm", "wo_sc", "itkm"):
+        assert runs[name][1].halves_given == [name in ("codid", "ua")], name
+
+
+def test_ua_resets_its_heads():
+    assert settings_of("ua") == {"reconfigure": "full"}  # what that does: test_heads
