@@ -10,11 +10,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
 from jsonargparse import ArgumentError, Namespace
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ProgressBar as AnyProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, WandbLogger  # noqa: F401  (short class names in configs)
@@ -29,7 +31,7 @@ from codid_lightning.callbacks.predictions import PredictionWriter
 from codid_lightning.callbacks.progress import ProgressBar
 from codid_lightning.callbacks.stopping import StopOnSignal, Stopped
 from codid_lightning.console import COMMANDS, TRAINER_COMMANDS, metrics_table, overview, quiet, trainer_help
-from codid_lightning.explain import OPTIONS, explain
+from codid_lightning.explain import OPTIONS, config_folder, explain
 from codid_lightning.module import DisentanglementModule, DivergenceError
 from codid_lightning.runs import CheckpointError, RunError
 from datamodules.base import AttributeDataModule, DataError
@@ -73,7 +75,7 @@ def _reported(command: Callable[[list[str]], int], args: list[str]) -> int:
     try:
         with quiet():
             return command(args)
-    except (DataError, DivergenceError, CheckpointError, RunError) as error:
+    except (DataError, DivergenceError, CheckpointError, RunError, MisconfigurationException) as error:
         print(f"codid: {error}", file=sys.stderr)
         return 1
     except (ArgumentError, argparse.ArgumentError) as error:
@@ -134,7 +136,7 @@ class CLI(LightningCLI):
             subclass_mode_model=True,
             subclass_mode_data=True,
             auto_configure_optimizers=False,
-            args=with_run_config(packaged_configs(args), subcommand=run),
+            args=with_run_config(readable_configs(packaged_configs(args)), subcommand=run),
             run=run,
         )
 
@@ -370,13 +372,22 @@ class CLI(LightningCLI):
 
 def packaged_configs(args: list[str]) -> list[str]:
     """Let `configs/...` name the configs shipped with the package where the working directory has none."""
-    shipped = Path(__file__).parent
-    if not (shipped / "configs").is_dir():
-        shipped = shipped.parent
+    shipped = config_folder().parent
     return [
         str(shipped / a) if a.startswith("configs/") and not Path(a).exists() and (shipped / a).exists() else a
         for a in args
     ]
+
+
+def readable_configs(args: list[str]) -> list[str]:
+    """The arguments, once the config files among them are known to be YAML: the parser's complaint names no file."""
+    named = [b for a, b in pairwise(args) if a in ("-c", "--config")]
+    for file in [*named, *(a.removeprefix("--config=") for a in args if a.startswith("--config="))]:
+        try:
+            yaml.safe_load(Path(file).read_text() if Path(file).is_file() else "")
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise RunError(f"{file} is not a YAML file: {error}") from error
+    return args
 
 
 def with_run_config(args: list[str], subcommand: bool = True) -> list[str]:

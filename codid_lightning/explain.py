@@ -54,7 +54,7 @@ def explain(message: str) -> str:
         expected, accepted = _readable(found["type"])
         return f"{key} must be {expected}, not `{value}`.{_hint(value, accepted)}"
     if found := re.search(r"File does not exist: '([^']+)'", message):
-        return f"There is no config file {found[1]}.{_hint(found[1], _neighbours(Path(found[1])))}"
+        return _missing_file(Path(found[1]))
     if found := re.search(r"arguments are required: (.+)", message):
         missing = ", ".join(key.split(".", 1)[-1] for key in found[1].split(", "))
         return f"Missing: {missing}. A config sets them: `-c configs/toy/base.yaml`."
@@ -133,9 +133,17 @@ def _readable(types: str) -> tuple[str, list[str]]:
     return " or ".join(spoken.get(name, name) for name in names) or types, []
 
 
-def _neighbours(path: Path) -> list[str]:
-    folders = [path.parent, *path.parent.parent.glob("*")] if path.parent.parent.is_dir() else []
-    return [str(file) for folder in folders for file in sorted(folder.glob("*.yaml"))]
+def config_folder() -> Path:
+    """Where the configs of this package lie: inside it once installed, beside it in its repository."""
+    package = Path(__file__).parent
+    return next(folder for folder in (package / "configs", package.parent / "configs") if folder.is_dir())
+
+
+def _missing_file(path: Path) -> str:
+    named = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    folder = path.parent.parent if path.parent.parent.is_dir() else config_folder()
+    known = [str(Path(named.parent.parent, *file.parts[-2:])) for file in sorted(folder.glob("*/*.yaml"))]
+    return f"There is no config file {named}.{_hint(str(named), known)}"
 
 
 def _hint(given: str, known: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from codid_lightning.losses import reconstruction_loss
 from codid_lightning.metrics.groups import CellAccuracy
 from codid_lightning.networks.backbones import Backbone, Decoder, Encoder
 from codid_lightning.runs import CheckpointError
-from datamodules.base import Batch, seeded_generator
+from datamodules.base import Batch, seed_of
 
 SCHEMA = 1  # of what a method adds to a checkpoint
 
@@ -194,11 +195,14 @@ class DisentanglementModule(LightningModule):
         """Make the step's randomness independent of everything that ran before it, and start the epoch's means."""
         if batch_idx == 0:  # resumed after an epoch's last batch, the meter still holds that epoch
             self.losses = LossMeter()
-        torch.manual_seed(self.step_seed(batch_idx, self.global_rank))
+        seed = self.step_seed(batch_idx, self.global_rank)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed formats stack traces for devices not in use
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     def step_seed(self, *keys: int) -> int:
         """Seed of something random in the current epoch, told apart by further numbers."""
-        return seeded_generator(self._seed or 0, self.current_epoch, *keys).initial_seed()
+        return seed_of(self._seed or 0, self.current_epoch, *keys)
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Keep BatchNorm's running statistics equal on all ranks and stop at the first loss that is not finite."""
@@ -311,7 +315,7 @@ class LossMeter:
 
     def not_finite(self) -> str:
         """Name of the first loss that went to NaN or infinity, or the empty string."""
-        return next((name for name, total in self.sums.items() if not torch.isfinite(total)), "")
+        return next((name for name, total in self.sums.items() if not math.isfinite(total)), "")
 
     def means(self) -> dict[str, Tensor]:
         """Mean of each loss since the last call."""

@@ -113,12 +113,17 @@ class EpochBatches(DistributedSampler[Any]):
         return [(low + self.rank, high) for low, high in itertools.pairwise(edges)]
 
 
-def seeded_generator(*keys: int) -> torch.Generator:
-    """A generator seeded by several integers; any change of any of them gives an unrelated stream."""
+def seed_of(*keys: int) -> int:
+    """One seed from several integers; any change of any of them gives an unrelated stream."""
     state = 0x9E3779B97F4A7C15
     for key in keys:
         state = ((state ^ (key & 0xFFFFFFFF)) * 0xD1342543DE82EF95 + 0x2545F4914F6CDD1D) % 2**63
-    return torch.Generator().manual_seed(state)
+    return state
+
+
+def seeded_generator(*keys: int) -> torch.Generator:
+    """A generator seeded by several integers."""
+    return torch.Generator().manual_seed(seed_of(*keys))
 
 
 class AttributeDataModule(LightningDataModule, ABC):

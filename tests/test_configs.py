@@ -1,0 +1,109 @@
+"""The configs are the tests: each one trains, tests and, as an overlay, fits every data set."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from codid_lightning import baselines
+from codid_lightning.benchmark import Resolver, method_configs
+from codid_lightning.explain import method_names
+from codid_lightning.report.names import DATASETS, METHODS
+from tests.commands import codid
+from tests.fakes import FAKES
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+FOLDERS = sorted(file.parent.name for file in CONFIGS.glob("*/data.yaml"))
+EXPERIMENTS = sorted(
+    file.relative_to(CONFIGS) for folder in FOLDERS for file in (CONFIGS / folder).glob("*.yaml") if file.stem != "data"
+)
+OVERLAYS = {kind: sorted(f.stem for f in (CONFIGS / kind).glob("*.yaml")) for kind in ("baselines", "variants")}
+OTHERS = sorted(file for kind in ("loggers", "callbacks") for file in (CONFIGS / kind).glob("*.yaml"))
+SIZES = {"canine_bg": ("--data.image_size=32", "--data.batch_size=4", "--data.val_fraction=0.34")}
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory):
+    """The folder of a data set's fake, written once."""
+
+    @cache
+    def write(dataset: str) -> Path:
+        root = tmp_path_factory.mktemp(dataset)
+        if dataset in FAKES:
+            FAKES[dataset](root)
+        return root
+
+    return write
+
+
+def run(root: Path, dataset: str, *files: Path) -> None:
+    """`fit`, then `test`, one batch of each; mode discovery has its turn before the first."""
+    configs = [part for file in files for part in ("-c", file)]
+    sizes = SIZES.get(dataset, ("--data.batch_size=16",))
+    arguments = [*configs, f"--data.root={root}", "--model.latent_dim=8", *sizes, "--trainer.fast_dev_run=1"]
+    if files[0].stem != "base":
+        arguments += ["--model.pretrain_epochs=0"]
+    assert codid("fit", *arguments) == 0
+    assert codid("test", *arguments) == 0
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=str)
+def test_every_config_trains_and_tests(experiment, roots):
+    dataset = experiment.parent.name
+    run(roots(dataset), dataset, CONFIGS / experiment)
+
+
+@pytest.mark.parametrize("name", OVERLAYS["baselines"])
+def test_every_baseline_trains_and_tests(name, roots):
+    dataset = "colored_digits"
+    run(roots(dataset), dataset, CONFIGS / dataset / "base.yaml", CONFIGS / "baselines" / f"{name}.yaml")
+
+
+@pytest.mark.parametrize("name", OVERLAYS["variants"])
+def test_every_variant_trains_and_tests(name, roots):
+    dataset = "colored_digits"
+    run(roots(dataset), dataset, CONFIGS / dataset / "codid.yaml", CONFIGS / "variants" / f"{name}.yaml")
+
+
+@pytest.fixture(scope="module")
+def resolver() -> Resolver:
+    return Resolver.run([], run=False)
+
+
+@pytest.mark.parametrize("dataset", FOLDERS)
+def test_every_overlay_resolves_on_every_data_set(dataset, resolver):
+    for kind, own in (("baselines", "base"), ("variants", "codid")):
+        before = CONFIGS / dataset / f"{own}.yaml"
+        if not before.is_file():
+            continue
+        plain = resolver.resolve(["-c", str(before)])
+        for name in OVERLAYS[kind]:
+            config = resolver.resolve(["-c", str(before), "-c", str(CONFIGS / kind / f"{name}.yaml")])
+            assert (config["dataset"], config["method"]) == (dataset, name)
+            assert config["data"] == plain["data"], "an overlay is about the method"
+            for shared in ("backbone", "latent_dim", "lr"):
+                assert config["model"]["init_args"][shared] == plain["model"]["init_args"][shared]
+        for overlay in OTHERS:
+            config = resolver.resolve(["-c", str(before), "-c", str(overlay)])
+            assert config["model"] == plain["model"]
+
+
+def test_names_in_results_are_those_of_the_files(resolver):
+    for experiment in EXPERIMENTS:
+        config = resolver.resolve(["-c", str(CONFIGS / experiment)])
+        assert (config["dataset"], config["method"]) == (experiment.parent.name, experiment.stem)
+    assert set(FOLDERS) <= DATASETS.keys()
+    assert {*OVERLAYS["baselines"], *OVERLAYS["variants"], "base", "codid"} <= METHODS.keys()
+
+
+def test_every_method_has_a_config(resolver):
+    trained = set()
+    for method in ("base", *OVERLAYS["baselines"]):
+        files = [part for file in method_configs("cmnist", method) for part in ("-c", file)]
+        trained.add(resolver.resolve(files)["model"]["class_path"].split(".")[-1])
+    assert trained == set(baselines.__all__)
+    assert trained | {"CoDID"} <= set(method_names())
