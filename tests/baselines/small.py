@@ -32,8 +32,8 @@ class ManyValues(AttributeDataModule):
     def _draw(self, seed: int) -> AttributeDataset:
         generator = torch.Generator().manual_seed(seed)
         columns = [torch.randint(size, (24,), generator=generator) for size in self.attribute_sizes]
-        x = torch.randn(24, 6, generator=generator)
-        x[:, 0] += columns[0]
+        x = torch.randn(24, *self.input_shape, generator=generator)
+        x.flatten(1)[:, 0] += columns[0]
         return AttributeDataset(x, stack_columns(columns))
 
 

@@ -45,6 +45,17 @@ def test_reconstruction_is_an_argument_of_every_method(name, many_values):
     assert run.callback_metrics["train/reconstruction"] > 0
 
 
+@pytest.mark.parametrize(("backbone", "shape"), [("resnet18", (3, 32, 32)), ("har", (9, 128)), ("mfd", (1, 640))])
+def test_trains_on_every_backbone(name, backbone, shape, many_values):
+    many_values.input_shape = shape
+    model = build(name, many_values, backbone=backbone)
+    before = copy.deepcopy(dict(model.encoder.named_parameters()))
+    run = trainer(limit_train_batches=1, limit_val_batches=0)
+    run.fit(model, many_values)
+    assert all(torch.isfinite(v) for v in run.callback_metrics.values())
+    assert not any(torch.equal(before[key], p) for key, p in model.encoder.named_parameters() if p.ndim > 1)
+
+
 def test_same_seed_same_weights(name, many_values):
     weights = []
     for _ in range(2):
