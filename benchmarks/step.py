@@ -24,7 +24,7 @@ import torch
 from codid_lightning import Base, CoDID
 from codid_lightning.callbacks.mode_discovery import ModeDiscovery
 from codid_lightning.clustering import DPGMM, Clustering, ModesPerValue
-from codid_lightning.networks.frozen import frozen_statistics
+from codid_lightning.networks.statistics import resting_statistics
 from datamodules.base import AttributeDataset, Batch, EpochBatches
 
 SHAPE, SIZES, SAMPLES, BATCH, N_CL = (3, 28, 28), (2, 2), 29000, 128, 5
@@ -80,13 +80,13 @@ def parts_of(module: CoDID, base: Base) -> dict[str, Callable[[Batch], float]]:
 
     def later(part: str, batch: Batch) -> float:
         """Bring the step to where `part` begins, then measure it."""
-        with frozen_statistics(module.encoder):
+        with resting_statistics(module.encoder):
             views = module.views(module.encode(batch["x"]).z, batch)
             return seconds(lambda: getattr(module, part)(views))
 
     def coordinate(batch: Batch) -> float:
         """The encoder's pass serves these two steps and counts with them."""
-        with frozen_statistics(module.encoder):
+        with resting_statistics(module.encoder):
             encoding: list[Any] = []
             passed = seconds(lambda: encoding.append(module.encode(batch["x"])))
             views = module.views(encoding[0].z, batch)

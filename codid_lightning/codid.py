@@ -312,7 +312,8 @@ class CoDID(DisentanglementModule):
         from codid_lightning.callbacks.mode_discovery import ModeDiscovery
 
         given = any(isinstance(callback, ModeDiscovery) for callback in self.trainer.callbacks)  # type: ignore[attr-defined]
-        return [] if given or not any(target.moded for target in self.target_list) else [ModeDiscovery()]
+        needed = not given and any(target.moded for target in self.target_list)
+        return [*super().configure_callbacks(), *([ModeDiscovery()] if needed else [])]
 
     def adopt(self, target: Target, found: Clustering, radius: Tensor) -> None:
         """Take over new clusters of a target: labels, and the heads' rows with their Adam moments (line 13)."""

@@ -9,12 +9,14 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from lightning import LightningModule
+from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from codid_lightning import distributed
+from codid_lightning.callbacks.statistics import SettledStatistics
 from codid_lightning.losses import reconstruction_loss
 from codid_lightning.metrics.groups import CellAccuracy
 from codid_lightning.networks.backbones import Backbone, Decoder, Encoder
@@ -137,6 +139,11 @@ class DisentanglementModule(LightningModule):
         z = self(batch["x"])
         probabilities = [predictor(z[:, q]).softmax(1) for q, predictor in enumerate(self.predictors)]
         return {"index": batch["index"], "a": batch["a"], "probabilities": probabilities, "z": z}
+
+    def configure_callbacks(self) -> list[Callback]:
+        """What every method is evaluated with, unless the trainer was given one of its own."""
+        given: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        return [] if any(isinstance(c, SettledStatistics) for c in given) else [SettledStatistics()]
 
     def configure_optimizers(self) -> Any:
         """Adam on everything."""

@@ -193,6 +193,13 @@ class AttributeDataModule(LightningDataModule, ABC):
         """The training set in index order, each rank its share: what mode discovery encodes."""
         return self._loader("train", self._sampler("train", shuffle=False))
 
+    def some_batches(self, count: int) -> Iterator[Batch]:
+        """Up to `count` random training batches, always the same, each rank its share."""
+        sampler = self._sampler("train", shuffle=True)
+        sampler.set_epoch(-1)  # an order that no epoch has
+        for index in itertools.islice(sampler, count):
+            yield self.datasets["train"][index]
+
     def val_dataloader(self) -> DataLoader[Batch]:
         """Validation batches; they carry the training correlations."""
         return self._loader("val", self._sampler("val", shuffle=False))
