@@ -79,7 +79,7 @@ def _shift_legend(data: AttributeDataModule) -> list[Line2D]:
 
 
 def signals(paths: Sequence[Path], value: str | None = None) -> Figure:
-    """Signals of the discovered modes of one activity: random training windows and their mean, a row per channel."""
+    """Signals of the discovered modes of one activity: random training windows and the one nearest to the centroid."""
     run = read(paths)[0]
     loaded = load_run([str(run.directory)])
     if len(loaded.data.input_shape) != 2:
@@ -93,10 +93,11 @@ def signals(paths: Sequence[Path], value: str | None = None) -> Figure:
     shown = sorted(shown, key=lambda m: -int((modes.labels == m).sum()))[:MOST_MODES]
     with printed():
         channels = loaded.data.input_shape[0]
-        figure, axes = new_figure(channels, len(shown), 1.5, 1.0, sharex=True, sharey="row")
+        figure, axes = new_figure(channels, len(shown), 1.5, 0.9 + 0.6 / channels, sharex=True, sharey="row")
         for column, mode in zip(axes.T, shown, strict=True):
             inside = (modes.labels == mode).nonzero().flatten()
-            _draw_signals(column, train.inputs(inside[subsample(200, 0, torch.arange(len(inside)))[0]]))
+            typical = train.inputs(modes.nearest(mode, 1))[0]
+            _draw_signals(column, train.inputs(subsample(SIGNALS, 0, inside)[0]), typical)
             column[0].set_title(f"{modes.title(mode, names)} (n = {len(inside)})")
             column[-1].set_xlabel("Time step")
         for channel, panel in enumerate(axes[:, 0]):
@@ -105,11 +106,11 @@ def signals(paths: Sequence[Path], value: str | None = None) -> Figure:
     return figure
 
 
-def _draw_signals(column: Sequence[Axes], x: Tensor) -> None:
-    """Some windows (n, C, T) in grey, the mean of all in colour."""
+def _draw_signals(column: Sequence[Axes], x: Tensor, typical: Tensor) -> None:
+    """Windows (n, C, T) in grey, a typical one (C, T) in colour: a mean would cancel what has no common phase."""
     for channel, panel in enumerate(column):
-        panel.plot(x[:SIGNALS, channel].T.numpy(), color="0.6", linewidth=0.4, alpha=0.7)
-        panel.plot(x[:, channel].mean(0).numpy(), color=COLORS[0], linewidth=1.4)
+        panel.plot(x[:, channel].T.numpy(), color="0.7", linewidth=0.4, alpha=0.6)
+        panel.plot(typical[channel].numpy(), color=COLORS[0], linewidth=0.9)
 
 
 def samples(paths: Sequence[Path]) -> Figure:

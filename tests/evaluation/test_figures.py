@@ -96,8 +96,12 @@ def test_signals_of_an_activity_are_shown_by_mode(series_run):
     train = run.data.datasets["train"]
     modes = discover(run.model, encode(run.model, train))
     largest = max((m for m in modes.ids if m < modes.slots), key=lambda m: int((modes.labels == m).sum()))
-    mean = train.inputs(torch.arange(len(train)))[modes.labels == largest, 0].mean(0)
-    assert figure.axes[0].get_lines()[-1].get_ydata() == pytest.approx(mean.numpy(), abs=1e-5)
+    typical = train.inputs(modes.nearest(largest, 1))[0, 0]
+    assert figure.axes[0].get_lines()[-1].get_ydata() == pytest.approx(typical.numpy())
+    shown = {tuple(line.get_ydata()) for line in figure.axes[0].get_lines()[:-1]}
+    own = {tuple(x[0].numpy()) for x in train.inputs((modes.labels == largest).nonzero().flatten())}
+    assert len(shown) == representations.SIGNALS
+    assert shown <= own
 
 
 @pytest.mark.parametrize(
