@@ -24,6 +24,7 @@ from codid_lightning.spaces import read_space
 RUN = ["fit", "-c", "configs/toy/codid.yaml", "--data.samples_per_mode=40", "--trainer.max_epochs=5"]
 RUN += ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--model.latent_dim=4"]
 RUN += ["--model.pretrain_epochs=2", "--model.cluster_every=1", "--model.discriminator_steps=1"]
+pytestmark = pytest.mark.timeout(600)
 SETTINGS = ("WANDB_API_KEY", "WANDB_MODE", "WANDB_RUN_ID", "WANDB_BASE_URL", "CODID_RUN_DIR")
 
 
