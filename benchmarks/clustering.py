@@ -3,9 +3,10 @@
     OMP_NUM_THREADS=1 CODID_DATA_ROOT=/path/to/data python benchmarks/clustering.py --output results/clustering
     python benchmarks/clustering.py --picture docs/img/nine_modes.png
 
-The first writes results/clustering.json and .md, the second draws the nine-mode toy being clustered. Every data set is
-clustered by the same `DPGMM()`. UMAP-MNIST and the encoder's z1 need $CODID_DATA_ROOT and are left out without it. CPU
-times are compared as ratios: they were taken side by side, so that the load of the machine cancels.
+The first writes results/clustering.json and .md (data sets already in the .json are not run again: remove it to measure
+afresh), the second draws the nine-mode toy being clustered. Every data set is clustered by the same `DPGMM()`.
+UMAP-MNIST and the encoder's z1 need $CODID_DATA_ROOT and are left out without it. CPU times are compared as ratios:
+they were taken side by side, so that the load of the machine cancels.
 """
 
 from __future__ import annotations
@@ -48,6 +49,14 @@ class Problem(NamedTuple):
     y: np.ndarray
     reference: str | None = None  # covariance type of BayesianGaussianMixture(50)
     starts: tuple[int, ...] = (1,)
+
+
+class Measured(NamedTuple):
+    """Everything the benchmark measures, as kept in the .json."""
+
+    costs: dict[str, float]
+    rows: list[dict[str, Any]]
+    moves: list[dict[str, Any]]
 
 
 def separated(n: int, k: int, d: int, distance: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -177,8 +186,18 @@ def em_ratio(n: int, d: int, k: int, family: str) -> float:
     return iterations / min(cpu_seconds(products)[0] for _ in range(5))
 
 
-def markdown(rows: list[dict[str, Any]], moves: list[dict[str, Any]], costs: dict[str, float]) -> str:
+def costs() -> dict[str, float]:
+    """What single steps cost."""
+    return {
+        REFINE: refine_seconds(),
+        EM_DIAG: em_ratio(35_000, 128, 20, "diag"),
+        EM_FULL: em_ratio(70_000, 10, 50, "full"),
+    }
+
+
+def markdown(measured: Measured) -> str:
     """The tables: quality and time as means over seeds, log Hastings ratios, costs."""
+    rows, moves = measured.rows, measured.moves
     lines = [
         "# Clustering with an unknown number of clusters",
         "",
@@ -212,7 +231,7 @@ def markdown(rows: list[dict[str, Any]], moves: list[dict[str, Any]], costs: dic
         cells = [row["data"], row["kind"], row["k0"], row["proposals"], quantiles, f"{row['above']:.2f}"]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     lines += ["", "| cost | measured | required |", "|---|---|---|"]
-    lines += [f"| {name} | {value:.2f} | {REQUIRED[name]} |" for name, value in costs.items()]
+    lines += [f"| {name} | {value:.2f} | {REQUIRED[name]} |" for name, value in measured.costs.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -258,26 +277,20 @@ def main() -> None:
     if arguments.picture is not None:
         picture(arguments.picture)
         return
-    costs = {
-        REFINE: refine_seconds(),
-        EM_DIAG: em_ratio(35_000, 128, 20, "diag"),
-        EM_FULL: em_ratio(70_000, 10, 50, "full"),
-    }
-    print(costs, flush=True)
-    rows: list[dict[str, Any]] = []
-    moves: list[dict[str, Any]] = []
+    kept = arguments.output.with_suffix(".json") if arguments.output is not None else None
+    done: dict[str, Any] = json.loads(kept.read_text()) if kept is not None and kept.is_file() else {}
+    measured = Measured(**done) if done else Measured(costs(), [], [])
     for problem in problems(os.environ.get("CODID_DATA_ROOT"), arguments.quick):
-        for row in compare(problem):
-            rows.append(row)
-            print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
-        moves += ratios(problem) if problem.name.startswith("z1") else ()
-    table = markdown(rows, moves, costs)
+        if all(row["data"] != problem.name for row in measured.rows):
+            measured.rows.extend(compare(problem))
+            measured.moves.extend(ratios(problem) if problem.name.startswith("z1") else ())
+            print(measured.rows[-1], flush=True)
+            if kept is not None:
+                kept.write_text(json.dumps(measured._asdict(), indent=1) + "\n")
+    table = markdown(measured)
     print(table)
-    if arguments.output is not None:
-        arguments.output.with_suffix(".json").write_text(
-            json.dumps({"costs": costs, "rows": rows, "moves": moves}, indent=1) + "\n"
-        )
-        arguments.output.with_suffix(".md").write_text(table)
+    if kept is not None:
+        kept.with_suffix(".md").write_text(table)
 
 
 if __name__ == "__main__":
