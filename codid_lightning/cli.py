@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import torch
 import yaml
 from jsonargparse import ArgumentError, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -53,18 +54,13 @@ def main(args: list[str] | None = None) -> int:
         print(f"codid {codid_lightning.__version__}")
         return 0
     if command in COMMANDS:
-        return _reported(lambda args: _command(command, args), rest)
+        return _reported(importlib.import_module(f"codid_lightning.commands.{command}").main, rest)
     if command in TRAINER_COMMANDS:
         return _reported(_train, args)
     close = difflib.get_close_matches(command, [*TRAINER_COMMANDS, *COMMANDS], n=1)
     hint = f"Did you mean `{close[0]}`?" if close else "`codid --help` lists all commands."
     print(f"codid: there is no command `{command}`. {hint}", file=sys.stderr)
     return 2
-
-
-def _command(name: str, args: list[str]) -> int:
-    code: int = importlib.import_module(f"codid_lightning.commands.{name}").main(args)
-    return code
 
 
 def _train(args: list[str]) -> int:
@@ -319,6 +315,13 @@ class CLI(LightningCLI):
             if not recorded:
                 raise
             raise self._stopped() from error
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            raise RunError(
+                f"Out of memory with data.batch_size {self.datamodule.batch_size}: lower it or model.latent_dim. "
+                "The last epoch's checkpoint is kept."
+            ) from error
         except OSError as error:  # loggers write without saying where
             error.filename = error.filename or str(self.run_dir if recorded else ".")
             raise
@@ -406,6 +409,10 @@ def with_run_config(args: list[str], subcommand: bool = True) -> list[str]:
             first = int(subcommand)
             return [*args[:first], "-c", str(run / runs.CONFIG), *args[first:]]
     return args
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _as_list(value: Any) -> list[Any]:

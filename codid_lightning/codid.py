@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -27,6 +28,8 @@ from datamodules.base import Batch
 
 CLUSTERERS = {cls.__name__: cls for cls in (DPGMM, KMeans, TrueModes)}  # what a checkpoint may name
 Encoding = EncoderPass | KernelPass
+
+SMALLEST_SPREAD = 1e-4  # standard deviation of pair weights below which they are all the same
 
 
 class CoDID(DisentanglementModule):
@@ -212,6 +215,9 @@ class CoDID(DisentanglementModule):
     def disentangle(self, encoding: Encoding, views: list[View], pairs: list[Marginals]) -> None:
         """The encoder makes joint and weighted shuffled pairs alike (Eq. 5 with w, maximised, line 21)."""
         weights = [None if w is None else w.detach() for w in self.weights(views, pairs)]
+        for w in weights:
+            if w is not None:
+                self.losses.add("weight_spread", w.std(correction=0))
         slope, loss = self.discrimination_slope(encoding, views, pairs, weights)
         self.losses.add("discrimination", loss)
         name = "inform" if self.disentangle_lr is None else "disentangle"
@@ -361,7 +367,13 @@ class CoDID(DisentanglementModule):
         self.generator = torch.Generator(self.device).manual_seed(self.step_seed(batch_idx))
 
     def on_train_epoch_end(self) -> None:
-        """Log the epoch's losses and the scores of the clusters in use."""
+        """Log the epoch's losses and the scores of the clusters in use; say if W has come to weigh all pairs alike."""
+        spread = self.losses.mean("weight_spread")
+        if spread is not None and spread < SMALLEST_SPREAD:
+            rank_zero_warn(
+                f"The weight net weighs all pairs alike (train/weight_spread {float(spread):.1e}): correlations within "
+                "clusters are no longer told apart. Lower model.weight_lr or model.strength."
+            )
         super().on_train_epoch_end()
         self.log_dict(self.mode_metrics)
 

@@ -20,7 +20,7 @@ from codid_lightning.callbacks.statistics import SettledStatistics
 from codid_lightning.losses import reconstruction_loss
 from codid_lightning.metrics.groups import CellAccuracy
 from codid_lightning.networks.backbones import Backbone, Decoder, Encoder
-from codid_lightning.runs import CheckpointError
+from codid_lightning.runs import CheckpointError, RunError
 from datamodules.base import Batch, seed_of
 
 SCHEMA = 1  # of what a method adds to a checkpoint
@@ -95,14 +95,10 @@ class DisentanglementModule(LightningModule):
         ]
         return torch.stack(losses, dim=1)
 
-    def attribute_loss(self, losses: Tensor, batch: Batch) -> Tensor:
-        """One number of a batch's attribute losses (B, Q): every sample counts alike (Eq. 1)."""
-        return losses.sum(1).mean()
-
     def informative_loss(self, z: Tensor, batch: Batch) -> Tensor:
         """Attribute prediction and, where asked for, reconstruction (Eq. 4 without modes)."""
         losses = self.attribute_losses(z, batch["a"])
-        attribute_loss = self.attribute_loss(losses, batch)
+        attribute_loss = losses.sum(1).mean()
         self.losses.add("attribute", attribute_loss)
         self.losses.add("attribute_a1", losses[:, 0].mean())
         if self.reconstruction <= 0 or self.decoder is None:
@@ -198,7 +194,12 @@ class DisentanglementModule(LightningModule):
     # --------------------------------------------------------------------------------------------------------- hooks
 
     def on_fit_start(self) -> None:
-        """Take the run's seed, unless a checkpoint brought it."""
+        """Take the run's seed, unless a checkpoint brought it, and refuse a precision that cannot work."""
+        if self.trainer.precision == "16-mixed" and not self.automatic_optimization:
+            raise RunError(
+                "trainer.precision is 16-mixed, whose scaling of losses the several steps of a batch go past: "
+                "use bf16-mixed or 32-true."
+            )
         if self._seed is None:
             self._seed = torch.initial_seed()
 
@@ -327,6 +328,10 @@ class LossMeter:
     def not_finite(self) -> str:
         """Name of the first loss that went to NaN or infinity, or the empty string."""
         return next((name for name, total in self.sums.items() if not math.isfinite(total)), "")
+
+    def mean(self, name: str) -> Tensor | None:
+        """Mean of one loss so far, if there is any."""
+        return self.sums[name] / self.counts[name] if name in self.sums else None
 
     def means(self) -> dict[str, Tensor]:
         """Mean of each loss since the last call."""

@@ -15,7 +15,6 @@ import optuna
 import yaml
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import WandbLogger
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -224,12 +223,7 @@ class TrainOnly(CLI):
     def report_to(self, report: Report) -> None:
         """Train, and report after every epoch."""
         self.trainer.callbacks.insert(0, report)  # type: ignore[attr-defined]
-        try:
-            self.train(**self.arguments)
-        finally:
-            for logger in self.trainer.loggers:
-                if isinstance(logger, WandbLogger):  # the next trial is another run
-                    logger.experiment.finish()
+        self.train(**self.arguments)
 
 
 class Report(Callback):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from typing import Any, ClassVar, Literal, TypedDict
 
 import torch
 from lightning import LightningDataModule
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
@@ -213,21 +215,39 @@ class AttributeDataModule(LightningDataModule, ABC):
         return self.test_dataloader()
 
     def state_dict(self) -> dict[str, Any]:
-        """Names of attributes and values, so that a checkpoint knows what its outputs mean."""
+        """What outputs mean, the names of attributes and values; and what was trained on, to go on with the same."""
         return {
             "attribute_names": list(self.attribute_names),
             "value_names": [list(v) for v in self.value_names],
+            "trained_on": self._fingerprint(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refuse data whose labels mean something else than the checkpoint's."""
+        """Refuse data whose labels mean something else than the checkpoint's, or to go on with other samples."""
         own = AttributeDataModule.state_dict(self)  # a data set may keep more
+        trained_on = own.pop("trained_on")
         kept = {key: state_dict.get(key) for key in own}
         if kept != own:
             raise DataError(
                 f"The checkpoint was trained on attributes {kept}, the data has {own}: "
                 "point `data` at the data set of the checkpoint."
             )
+        fitting = self.trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
+        if fitting and state_dict.get("trained_on", trained_on) != trained_on:
+            raise DataError(
+                f"{type(self).__name__}: the training samples are not those the checkpoint was trained on; restore the "
+                "files below data.root, or start a new run."
+            )
+
+    def _fingerprint(self) -> str | None:
+        """Of the training samples: all labels, and the inputs at a hundred places."""
+        if "train" not in self.datasets:
+            return None
+        data = self.datasets["train"]
+        some = torch.linspace(0, len(data) - 1, 100).long()
+        digest = hashlib.sha256(data.a.cpu().numpy().tobytes())
+        digest.update(data.x[some].contiguous().cpu().numpy().tobytes())
+        return digest.hexdigest()
 
     def _loader(self, split: str, sampler: EpochBatches) -> DataLoader[Batch]:
         return DataLoader(

@@ -177,9 +177,14 @@ class ModeDiscovery(Callback):
 
 
 def cluster_radius(z: Tensor, found: Clustering) -> Tensor:
-    """Mean squared distance of each cluster's samples to its mean, (A, K)."""
+    """Mean squared distance of each cluster's samples to its mean, (A, K).
+
+    A cluster of one sample has none; it is held above a thousandth of the usual distance, or the first move of that
+    sample would outweigh all losses measured in this unit.
+    """
     values, slots = found.active.shape
     labels = found.labels.to(z.device)
     squared = (z - found.means.to(z).flatten(0, 1)[labels]).square().sum(1)
     total = torch.zeros(values * slots, device=z.device).index_add_(0, labels, squared)
-    return (total / labels.bincount(minlength=values * slots).clamp_min(1)).view(values, slots)
+    radius = total / labels.bincount(minlength=values * slots).clamp_min(1)
+    return radius.clamp_min(1e-3 * float(squared.mean())).view(values, slots)

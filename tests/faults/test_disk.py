@@ -16,18 +16,10 @@ from tests.faults.victims import CODID, Ended, assert_same_end, at, last_checkpo
 FIT = ["fit", *CODID, "--run_dir", "run"]
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    ended = run(FIT, folder)
-    assert ended.code == 0, ended.said
-    return folder / "run"
-
-
 @pytest.fixture
-def small_disk(tmp_path: Path, undisturbed: Path) -> Iterator[Path]:
+def small_disk(tmp_path: Path, undisturbed: tuple[Path, float]) -> Iterator[Path]:
     """A disk with room for two checkpoints: the last one and the next."""
-    room = 2 * last_checkpoint(undisturbed).stat().st_size + 200_000
+    room = 2 * last_checkpoint(undisturbed[0]).stat().st_size + 200_000
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={room}", "tmpfs", folder], capture_output=True)
@@ -64,23 +56,23 @@ def check_told(ended: Ended, path: str) -> None:
     assert len(ended.said[ended.said.index("codid:") :].splitlines()) <= 5, ended.said
 
 
-def test_no_room_for_a_checkpoint(undisturbed: Path, tmp_path: Path) -> None:
+def test_no_room_for_a_checkpoint(undisturbed: tuple[Path, float], tmp_path: Path) -> None:
     """The third checkpoint cannot be written: the second stays, and with room again the run goes on from it."""
-    limit = partial(limit_files, last_checkpoint(undisturbed).stat().st_size // 2)
+    limit = partial(limit_files, last_checkpoint(undisturbed[0]).stat().st_size // 2)
     ended = run(FIT, tmp_path, partial(at, "AtomicCheckpointIO.save_checkpoint", 3, limit))
     check_told(ended, "run/checkpoints/last.ckpt")
     assert "bytes are free" in ended.said
     assert load(last_checkpoint(tmp_path / "run"))["epoch"] == 1
     assert not leftovers(tmp_path / "run")
     assert run([*FIT, "--resume", "true"], tmp_path).code == 0
-    assert_same_end(tmp_path / "run", undisturbed)
+    assert_same_end(tmp_path / "run", undisturbed[0])
 
 
 @pytest.mark.parametrize(
     ("function", "nth"),
     [("AtomicCheckpointIO.save_checkpoint", 3), ("ModesPerValue.refine", 2), ("Result.write", 1)],
 )
-def test_disk_runs_full(function: str, nth: int, undisturbed: Path, small_disk: Path) -> None:
+def test_disk_runs_full(function: str, nth: int, undisturbed: tuple[Path, float], small_disk: Path) -> None:
     """Whether a checkpoint, a log or the result is the first to find no room."""
     command = ["fit", *CODID, "--run_dir", small_disk / "run"]
     ended = run(command, small_disk.parent, partial(at, function, nth, partial(fill, small_disk)))
@@ -88,11 +80,11 @@ def test_disk_runs_full(function: str, nth: int, undisturbed: Path, small_disk: 
     assert load(last_checkpoint(small_disk / "run"))["epoch"] == {"Result.write": 4}.get(function, 1 if nth == 3 else 2)
     (small_disk / "filler").unlink()
     assert run([*command, "--resume", "true"], small_disk.parent).code == 0
-    assert_same_end(small_disk / "run", undisturbed)
+    assert_same_end(small_disk / "run", undisturbed[0])
 
 
 @pytest.mark.parametrize("nth", [None, 3])
-def test_disk_is_read_only(nth: int | None, undisturbed: Path, small_disk: Path) -> None:
+def test_disk_is_read_only(nth: int | None, undisturbed: tuple[Path, float], small_disk: Path) -> None:
     """From the start, or from the third checkpoint on."""
     turn: Callable[[], None] = partial(make_read_only, small_disk)
     first = turn if nth is None else partial(at, "AtomicCheckpointIO.save_checkpoint", nth, turn)

@@ -24,16 +24,6 @@ PLACES = [
 RANDOM_TIMES = 10
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
-    """A run from beginning to end and how long it took."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    run(["--version"], folder)  # the server has to import everything first
-    ended = run(["fit", *CODID, "--run_dir", "run"], folder)
-    assert ended.code == 0, ended.said
-    return folder / "run", ended.seconds
-
-
 def go_on(folder: Path, undisturbed: Path) -> None:
     """The same command again finishes the run as if it had never been interrupted."""
     whole = last_checkpoint(folder / "run")
