@@ -51,7 +51,7 @@ class Matrix:
 
     Args:
         datasets: Folders below `configs`.
-        methods: `base`, `codid`, a file of `configs/baselines` or of `configs/variants`, or any other file in the
+        methods: `base`, `codid`, a file of `configs/baselines`, `variants` or `methods`, or any other file in the
             data sets' folders; names without the ending.
         seeds: Of data, initialisation and training: for each, all methods see the same data.
         groups: Held-out groups, where a data set has them; None takes all.
@@ -137,13 +137,14 @@ def method_configs(dataset: str, method: str) -> tuple[str, ...]:
         (f"configs/{dataset}/{method}.yaml",),
         (f"configs/{dataset}/base.yaml", f"configs/baselines/{method}.yaml"),
         (f"configs/{dataset}/codid.yaml", f"configs/variants/{method}.yaml"),
+        (f"configs/{dataset}/codid.yaml", f"configs/methods/{method}.yaml"),
     )
     for files in candidates:
         found = packaged_configs(list(files))
         if all(Path(file).is_file() for file in found):
             return tuple(found)
     folder = Path(packaged_configs(["configs/toy/base.yaml"])[0]).parents[1]
-    known = [*folder.glob("baselines/*.yaml"), *folder.glob("variants/*.yaml"), *folder.glob(f"{dataset}/*.yaml")]
+    known = [file for kind in ("baselines", "variants", "methods", dataset) for file in folder.glob(f"{kind}/*.yaml")]
     close = difflib.get_close_matches(method, [file.stem for file in known], n=1)
     hint = f" Did you mean `{close[0]}`?" if close else ""
     raise runs.RunError(f"There is no config for the method `{method}` on `{dataset}`.{hint}")

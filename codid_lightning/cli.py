@@ -54,13 +54,18 @@ def main(args: list[str] | None = None) -> int:
         print(f"codid {codid_lightning.__version__}")
         return 0
     if command in COMMANDS:
-        return _reported(importlib.import_module(f"codid_lightning.commands.{command}").main, rest)
+        return _reported(lambda args: _command(command, args), rest)
     if command in TRAINER_COMMANDS:
         return _reported(_train, args)
     close = difflib.get_close_matches(command, [*TRAINER_COMMANDS, *COMMANDS], n=1)
     hint = f"Did you mean `{close[0]}`?" if close else "`codid --help` lists all commands."
     print(f"codid: there is no command `{command}`. {hint}", file=sys.stderr)
     return 2
+
+
+def _command(name: str, args: list[str]) -> int:
+    code: int = importlib.import_module(f"codid_lightning.commands.{name}").main(args)
+    return code
 
 
 def _train(args: list[str]) -> int:

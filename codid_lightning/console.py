@@ -32,7 +32,7 @@ COMMANDS = {
 }
 
 # Advice that does not apply here: batches are indexed whole and sharded without padding, losses are logged per
-# epoch, callbacks come from the command line and not from the checkpoint.
+# epoch, metrics are the same on all ranks, callbacks come from the command line and not from the checkpoint.
 _NEEDLESS_WARNINGS = (
     r".*does not have many workers",
     r".*smaller than the logging interval",
@@ -40,6 +40,7 @@ _NEEDLESS_WARNINGS = (
     r".*callbacks used to create the checkpoint",
     r".*Checkpoint directory .* exists and is not empty",
     r".*it is recommended to use `Trainer\(devices=1",
+    r".*recommended to use `self.log\(.*sync_dist=True",
 )
 
 

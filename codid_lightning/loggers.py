@@ -17,6 +17,7 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_warn
 
 CSV, WANDB = "lightning.pytorch.loggers.CSVLogger", "lightning.pytorch.loggers.WandbLogger"
+TENSORBOARD = "lightning.pytorch.loggers.TensorBoardLogger"
 
 
 class PatientWandb(WandbLogger):
@@ -61,6 +62,8 @@ def complete(configured: Any, run_dir: Path, name: str, group: str) -> Any:
         if logger.class_path == WANDB:
             logger.class_path = f"{__name__}.{PatientWandb.__name__}"
             _complete_wandb(logger.init_args, run_dir, name, group)
+        elif logger.class_path == TENSORBOARD:
+            logger.init_args.save_dir, logger.init_args.name = str(run_dir), "tensorboard"
     return [_csv(run_dir), *given]
 
 

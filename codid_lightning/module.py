@@ -95,10 +95,14 @@ class DisentanglementModule(LightningModule):
         ]
         return torch.stack(losses, dim=1)
 
+    def attribute_loss(self, losses: Tensor, batch: Batch) -> Tensor:
+        """One number of a batch's attribute losses (B, Q): every sample counts alike (Eq. 1)."""
+        return losses.sum(1).mean()
+
     def informative_loss(self, z: Tensor, batch: Batch) -> Tensor:
         """Attribute prediction and, where asked for, reconstruction (Eq. 4 without modes)."""
         losses = self.attribute_losses(z, batch["a"])
-        attribute_loss = losses.sum(1).mean()
+        attribute_loss = self.attribute_loss(losses, batch)
         self.losses.add("attribute", attribute_loss)
         self.losses.add("attribute_a1", losses[:, 0].mean())
         if self.reconstruction <= 0 or self.decoder is None:

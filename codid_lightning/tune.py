@@ -15,6 +15,7 @@ import optuna
 import yaml
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import WandbLogger
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -223,7 +224,12 @@ class TrainOnly(CLI):
     def report_to(self, report: Report) -> None:
         """Train, and report after every epoch."""
         self.trainer.callbacks.insert(0, report)  # type: ignore[attr-defined]
-        self.train(**self.arguments)
+        try:
+            self.train(**self.arguments)
+        finally:
+            for logger in self.trainer.loggers:
+                if isinstance(logger, WandbLogger):  # the next trial is another run
+                    logger.experiment.finish()
 
 
 class Report(Callback):

@@ -12,14 +12,19 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from jsonargparse import ArgumentParser
-from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 
 from codid_lightning.cli import packaged_configs
 from codid_lightning.engines import make_engine
-from codid_lightning.figures import tuning
 from codid_lightning.figures.style import save
 from codid_lightning.runs import RunError
+
+try:
+    from optuna.trial import FrozenTrial, TrialState
+except ImportError as error:
+    raise RunError("The search needs Optuna: pip install 'codid-lightning[tune]'.") from error
+
+from codid_lightning.figures import tuning
 from codid_lightning.tune import Search
 
 

@@ -6,23 +6,19 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from sklearn.manifold import TSNE
 
-from codid_lightning.figures.style import COLORS, MARKERS, bare, new_figure, printed
+from codid_lightning.figures.embedding import Groups, embed, scatter
+from codid_lightning.figures.style import COLORS, new_figure, printed
 
 
 def embedding(z: np.ndarray, labelings: Mapping[str, np.ndarray]) -> Figure:
     """t-SNE of representations (n, d), a panel for each way to label them (n,)."""
-    perplexity = min(30.0, max(2.0, (len(z) - 1) / 4))
-    points = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(np.asarray(z, dtype=np.float32))
+    points = embed(z)
     with printed():
         figure, axes = new_figure(1, len(labelings), 2.6, 2.6)
         for panel, (title, labels) in zip(axes[0], labelings.items(), strict=True):
-            for i, label in enumerate(np.unique(labels)):
-                color, marker = COLORS[i % len(COLORS)], MARKERS[i // len(COLORS) % len(MARKERS)]
-                panel.scatter(*points[labels == label].T, s=5, color=color, marker=marker, linewidths=0)
+            scatter(panel, points, Groups.flat(labels, {int(label): str(label) for label in np.unique(labels)}))
             panel.set_title(title)
-            bare(panel)
     return figure
 
 

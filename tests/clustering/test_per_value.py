@@ -113,3 +113,23 @@ def test_resumed_refinements_continue_bit_for_bit():
 def test_a_value_without_samples_is_an_error():
     with pytest.raises(ValueError, match="value 1"):
         ModesPerValue(DPGMM(), [1, 1], 4).fit(torch.randn(10, 2), torch.zeros(10, dtype=torch.long))
+
+
+@pytest.mark.parametrize("clusterer", [DPGMM(), KMeans()], ids=lambda c: type(c).__name__)
+def test_survivors_never_change_their_slot(clusterer):
+    """Over many rounds with comings and goings, a slot belongs to its own former cluster or was free before."""
+    z, a, _ = rows([3, 4], spread=1.6)
+    modes = ModesPerValue(clusterer, n_clusters=[6, 2], max_clusters=12)
+    former = modes.fit(z, a)
+    generator = torch.Generator().manual_seed(1)
+    changes = 0
+    for move in ("merge", "split") * 4:
+        z = z + 0.2 * torch.randn(z.shape, generator=generator)
+        found = modes.refine(z, a, move)
+        check_consistent(found, a, 12)
+        for value, slot in found.active.nonzero().tolist():
+            heir = int(found.inherit[value, slot].argmax()) == slot
+            assert heir if former.active[value, slot] else not heir
+        changes += int((former.active != found.active).sum())
+        former = found
+    assert changes > 0 or isinstance(clusterer, KMeans)

@@ -9,11 +9,12 @@ import pytest
 import torch
 import wandb
 import yaml
+from jsonargparse import Namespace
 from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib.figure import Figure
 from wandb_file import OfflineRun, read_run
 
-from codid_lightning import runs
+from codid_lightning import loggers, runs
 from codid_lightning.benchmark import Resolver
 from codid_lightning.boards import Disk, TensorBoard, boards_of
 from codid_lightning.callbacks.dashboard import Dashboard
@@ -24,6 +25,7 @@ from codid_lightning.spaces import read_space
 RUN = ["fit", "-c", "configs/toy/codid.yaml", "--data.samples_per_mode=40", "--trainer.max_epochs=5"]
 RUN += ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--model.latent_dim=4"]
 RUN += ["--model.pretrain_epochs=2", "--model.cluster_every=1", "--model.discriminator_steps=1"]
+pytestmark = pytest.mark.timeout(600)
 SETTINGS = ("WANDB_API_KEY", "WANDB_MODE", "WANDB_RUN_ID", "WANDB_BASE_URL", "CODID_RUN_DIR")
 
 
@@ -237,6 +239,15 @@ def test_tensorboard_gets_figures_histograms_and_tables() -> None:
         ("histogram", "weights/cluster 0", 7),
         ("| epoch | kind |\n| --- | --- |\n| 1 | split |", "moves", 7),
     ]
+
+
+def test_tensorboards_files_go_to_the_runs_directory(tmp_path: Path) -> None:
+    overlay = ["-c", "configs/toy/base.yaml", "-c", "configs/loggers/tensorboard.yaml"]
+    config = Resolver.run([], run=False).resolve(overlay)["trainer"]
+    assert [c["class_path"].rpartition(".")[2] for c in config["callbacks"]] == ["Dashboard"]
+    given = Namespace(class_path=config["logger"]["class_path"], init_args=Namespace(**config["logger"]["init_args"]))
+    csv, tensorboard = loggers.complete(given, tmp_path, "toy-base-seed0", "toy-base")
+    assert csv.init_args.save_dir == tensorboard.init_args.save_dir == str(tmp_path)
 
 
 def test_confusions_count_what_accuracy_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,15 +15,19 @@ from tests.faults.victims import CODID, assert_same_end, last_checkpoint, run
 FIT = ["fit", *CODID, "--run_dir", "run"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "threads"),
-    [([], 1), (["--data.init_args.num_workers", "2"], 1), ([], 4)],
-    ids=["again", "two-workers", "four-threads"],
-)
-def test_same_result(arguments: list[str], threads: int, undisturbed: tuple[Path, float], tmp_path: Path) -> None:
-    ended = run([*FIT, *arguments], tmp_path, partial(torch.set_num_threads, threads))
+@pytest.mark.parametrize("workers", [0, 2])
+def test_same_result(workers: int, undisturbed: tuple[Path, float], tmp_path: Path) -> None:
+    ended = run([*FIT, "--data.init_args.num_workers", workers], tmp_path)
     assert ended.code == 0, ended.said
     assert_same_end(tmp_path / "run", undisturbed[0])
+
+
+def test_same_result_with_four_threads(tmp_path: Path) -> None:
+    """Other threads sum in another order, so only runs with as many of them are the same bit for bit."""
+    for name in ("run", "again"):
+        ended = run(["fit", *CODID, "--run_dir", name], tmp_path, partial(torch.set_num_threads, 4))
+        assert ended.code == 0, ended.said
+    assert_same_end(tmp_path / "run", tmp_path / "again")
 
 
 def test_other_seed_gives_another_result(undisturbed: tuple[Path, float], tmp_path: Path) -> None:

@@ -224,6 +224,15 @@ def test_a_diverging_trial_fails_and_the_next_one_runs(tmp_path: Path) -> None:
     assert search.best.params == {"model.init_args.lr": 1e-3}
 
 
+def test_without_optuna_the_command_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "codid_lightning.commands.tune")
+    monkeypatch.setitem(sys.modules, "optuna.trial", None)
+    assert main(["tune", *RUN]) == 1
+    assert "pip install 'codid-lightning[tune]'" in capsys.readouterr().err
+
+
 def test_arguments_of_the_search_are_told_from_those_of_the_run() -> None:
     args = ["-c", "a.yaml", "--trials", "3", "--trainer.max_epochs", "2", "--objective=val", "--data.root", "trials"]
     ours, theirs = divide(args, ["trials", "objective"])

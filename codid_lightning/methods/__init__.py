@@ -1,0 +1,6 @@
+"""Methods of our own, beside the paper's: what one may do with discovered modes instead of disentangling."""
+
+from codid_lightning.methods.cell_balanced import CellBalanced
+from codid_lightning.methods.group_dro import GroupDRO
+
+__all__ = ["CellBalanced", "GroupDRO"]

@@ -1,0 +1,115 @@
+"""Methods over cells, against plain loops over the samples of each cell."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from lightning import Trainer, seed_everything
+
+from codid_lightning import CellBalanced, GroupDRO
+from codid_lightning.benchmark import Resolver, method_configs
+from datamodules.toy import Toy, ToyFourAttributes
+
+SETTINGS = {"latent_dim": 4, "n_clusters": 2, "max_clusters": 4, "pretrain_epochs": 1, "cluster_every": 1}
+
+
+def make(method, data, **kwargs):
+    seed_everything(0, verbose=False)
+    facts = {k: getattr(data, k) for k in ("input_shape", "attribute_sizes", "test_names", "test_attributes")}
+    return method(**{**facts, **SETTINGS, **kwargs})
+
+
+def fit(model, data, epochs=3, **kwargs):
+    quiet = {f"enable_{part}": False for part in ("checkpointing", "progress_bar", "model_summary")}
+    run = Trainer(accelerator="cpu", logger=False, max_epochs=epochs, limit_val_batches=0, **quiet)
+    run.fit(model, data, **kwargs)
+    return run
+
+
+def small_toy():
+    return Toy(samples_per_mode=40, batch_size=36)
+
+
+def with_cells(method, sizes=(2, 3), counts=None, **kwargs):
+    """A method over cells of values, (a_1, a_2) being cell 3 a_1 + a_2, with so many training samples in each."""
+    model = method(input_shape=(4,), attribute_sizes=sizes, latent_dim=3, cells="values", **kwargs)
+    model.counts = torch.tensor(counts)
+    return model
+
+
+def test_balanced_cells_count_equally():
+    model = with_cells(CellBalanced, counts=[1, 2, 0, 4, 1, 0])
+    cells = torch.tensor([0, 1, 1, 3, 3, 3, 3, 4])  # the whole training set as one batch
+    losses = torch.rand(8)
+    mean_of_cells = [losses[cells == c].mean().item() for c in (0, 1, 3, 4)]
+    assert model.cell_loss(losses, cells).item() == pytest.approx(sum(mean_of_cells) / 4, rel=1e-5)
+
+
+def test_group_dro_equals_exponentiated_gradient_by_hand():
+    model = with_cells(GroupDRO, counts=[1, 2, 0, 4, 1, 0], group_lr=0.5)
+    model.importance = torch.tensor([0.25, 0.25, 0, 0.25, 0.25, 0])
+    expected = {0: 0.25, 1: 0.25, 3: 0.25, 4: 0.25}
+    for cells in ([0, 1, 1, 3], [3, 3, 3, 1]):  # cell 4 never comes, 0 only once
+        losses = torch.rand(4) * 3
+        means = {c: losses[torch.tensor(cells) == c].mean().item() for c in set(cells)}
+        grown = {c: q * math.exp(0.5 * means.get(c, 0.0)) for c, q in expected.items()}
+        expected = {c: q / sum(grown.values()) for c, q in grown.items()}
+        found = model.cell_loss(losses, torch.tensor(cells)).item()
+        assert found == pytest.approx(sum(expected[c] * mean for c, mean in means.items()), rel=1e-5)
+    assert model.importance.tolist() == pytest.approx([expected.get(c, 0.0) for c in range(6)], rel=1e-5)
+
+
+def test_cells_number_all_combinations_of_several_attributes():
+    model = with_cells(CellBalanced, sizes=(2, 3, 4), counts=[0] * 24)
+    every = torch.cartesian_prod(torch.arange(2), torch.arange(3), torch.arange(4))
+    assert model.cells_of(every, torch.arange(24)).tolist() == list(range(24))
+
+
+@pytest.mark.parametrize("method", [CellBalanced, GroupDRO])
+@pytest.mark.parametrize("cells", ["clusters", "values"])
+def test_trains_and_counts_the_cells_of_its_clusters(method, cells):
+    data = small_toy()
+    model = make(method, data, cells=cells)
+    run = fit(model, data)
+    a, labels = data.datasets["train"].a, model.target_list[0].labels
+    groups = labels if cells == "clusters" else a[:, 0]
+    assert len(groups) == len(a) == model.counts.sum()
+    for slot, value in {(int(s), int(v)) for s, v in zip(groups, a[:, 1], strict=True)}:
+        assert model.counts[slot * 2 + value] == ((groups == slot) & (a[:, 1] == value)).sum()
+    assert all(torch.isfinite(v) for v in run.callback_metrics.values())
+    if method is GroupDRO:
+        assert model.importance.sum().item() == pytest.approx(1)
+        assert (model.importance[model.counts == 0] == 0).all()
+
+
+@pytest.mark.parametrize("method", [CellBalanced, GroupDRO])
+def test_resumed_run_equals_an_uninterrupted_one(method, tmp_path):
+    whole = make(method, small_toy())
+    fit(whole, small_toy())
+    fit(make(method, small_toy()), small_toy(), epochs=2).save_checkpoint(tmp_path / "half.ckpt")
+    resumed = make(method, small_toy())
+    fit(resumed, small_toy(), ckpt_path=tmp_path / "half.ckpt", weights_only=True)
+    for key, value in whole.state_dict().items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, resumed.state_dict()[key]), key
+
+
+@pytest.mark.parametrize("method", [CellBalanced, GroupDRO])
+def test_several_other_attributes(method):
+    data = ToyFourAttributes(samples=300, batch_size=64)
+    run = fit(make(method, data), data, epochs=2)
+    assert all(torch.isfinite(v) for v in run.callback_metrics.values())
+
+
+@pytest.mark.parametrize("dataset", ["cmnist", "uci_har", "mfd"])
+def test_configs_keep_the_data_sets_own_settings(dataset):
+    resolver = Resolver.run([], run=False)
+    for name, method in (("cell_balanced", CellBalanced), ("group_dro", GroupDRO)):
+        files = method_configs(dataset, name)
+        config = resolver.resolve([part for file in files for part in ("-c", file)])["model"]
+        codid = resolver.resolve(["-c", *method_configs(dataset, "codid")])["model"]
+        assert config["class_path"].endswith(method.__name__)
+        for key in ("backbone", "n_clusters", "pretrain_epochs", "cluster_every"):
+            assert config["init_args"][key] == codid["init_args"][key]
