@@ -67,6 +67,7 @@ def all_gradients() -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_gradients_of_every_step_are_those_of_the_global_batch(tmp_path):
     alone = all_gradients()
     for on_rank in on_two_ranks(all_gradients, tmp_path):
