@@ -85,7 +85,6 @@ CONFIGS = {
     "cmnist": ("fakes", []),
     "canine_bg": ("fakes", ["--data.image_size=32", "--data.val_fraction=0.2"]),
     "uci_har": ("fakes", []),
-    "mfd": ("fakes", []),
     "toy": ("", ["--data.samples_per_mode=50"]),
     "toy_four_attributes": ("", ["--data.samples=500"]),
 }
