@@ -15,6 +15,7 @@ from codid_lightning.runs import RunError
 
 CURVES = {"modes/acc": "Clustering accuracy", "modes/ari": "ARI", "modes/nmi": "NMI"}
 A1_LOSS = "train/attribute_a1"
+DECADES = 50  # ratio of settings from which a scale is logarithmic
 
 
 class FigureError(RunError):
@@ -102,12 +103,13 @@ def robustness(paths: Sequence[Path]) -> Figure:
     tests = sorted(
         {m.split("/")[0] for run in runs for m in run.metrics if m.startswith("test") and m.endswith("/acc")}
     )
+    methods = list(dict.fromkeys(run.method for run in runs))
     with printed():
         figure, axes = new_figure(len(varied), len(tests), 2.1, 1.8, sharey=True)
         for row, (key, title) in zip(axes, varied.items(), strict=True):
             chosen = _most_common(runs, [other for other in sweeps if other != key])
             for panel, test in zip(row, tests, strict=True):
-                _lines(panel, chosen, key, f"{test}/acc")
+                _lines(panel, chosen, key, f"{test}/acc", methods)
                 panel.set(xlabel=title, title=test.replace("test", "Test "))
             row[0].set_ylabel("Accuracy")
         shared_legend(figure, axes[0])
@@ -124,10 +126,11 @@ def sensitivity(paths: Sequence[Path], metric: str | None = None) -> Figure:
     varied = [key for key in varied if _is_varied(sweeps[key], key)]
     if not varied:
         raise FigureError("sensitivity needs runs that differ in an argument of the model, in one at a time")
+    methods = list(dict.fromkeys(run.method for run in runs))
     with printed():
         figure, axes = new_figure(1, len(varied), 1.9, 1.8, sharey=True)
         for panel, key in zip(axes[0], varied, strict=True):
-            _lines(panel, sweeps[key], key, metric)
+            _lines(panel, sweeps[key], key, metric, methods)
             panel.set_xlabel(key.removeprefix("model.init_args.").removeprefix("clusterer."))
         axes[0, 0].set_ylabel(f"Accuracy, {metric.split('/')[0].replace('test', 'test ')}")
         shared_legend(figure, axes[0])
@@ -148,15 +151,20 @@ def _most_common(runs: Sequence[Run], keys: Sequence[str]) -> list[Run]:
     return [run for run in runs if all(str(run.config.get(key)) == value for key, value in usual.items())]
 
 
-def _lines(panel: Axes, runs: Sequence[Run], key: str, metric: str) -> None:
-    """Mean ± standard deviation over seeds against one entry of the config, one line per method."""
+def _lines(panel: Axes, runs: Sequence[Run], key: str, metric: str, methods: Sequence[str]) -> None:
+    """Mean ± standard deviation over seeds against one entry of the config, one line per method.
+
+    Methods look the same in every panel, also where some are missing; settings over decades get a logarithmic scale.
+    """
     points = [(r.method, r.config[key], r.metrics[metric]) for r in runs if metric in r.metrics and key in r.config]
     table = pd.DataFrame(points, columns=["method", "setting", "value"])
     if not pd.api.types.is_numeric_dtype(table["setting"]):
         table["setting"] = table["setting"].astype(str)
-    for i, (method, part) in enumerate(table.groupby("method", sort=False)):
+    elif len(table) and table["setting"].min() > 0 and table["setting"].max() >= DECADES * table["setting"].min():
+        panel.set_xscale("log")
+    for method, part in table.groupby("method", sort=False):
         summary = part.groupby("setting")["value"].agg(["mean", "std"])
         x, mean, std = summary.index.to_numpy(), summary["mean"].to_numpy(), summary["std"].fillna(0).to_numpy()
-        style = line_style(i)
+        style = line_style(methods.index(str(method)))
         panel.plot(x, mean, label=method_title(str(method)), **style)
         panel.fill_between(x, mean - std, mean + std, color=style["color"], alpha=0.15, linewidth=0)

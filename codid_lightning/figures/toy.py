@@ -49,7 +49,7 @@ def decision_boundaries(paths: Sequence[Path]) -> Figure:
         for panel in axes[:, 0]:
             panel.set_ylabel("$x_2$")
         handles, labels = axes.flat[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper right", ncols=len(labels))
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
         figure.suptitle("Prediction of $a_1$, and its accuracy on test 1 / 2 / 3 in %", x=0.01, ha="left", fontsize=9)
     return figure
 

@@ -236,6 +236,17 @@ class TestResultFigures:
         (panel,) = results.sensitivity([tmp_path]).axes
         assert panel.get_xlabel() == "lr"
         assert panel.get_lines()[0].get_ydata().tolist() == pytest.approx([0.5, 0.6])
+        assert panel.get_xscale() == "linear"
+
+    def test_a_method_looks_the_same_in_every_panel(self, tmp_path):
+        for i, (lr, strength) in enumerate(((0.1, 1), (10.0, 1), (0.1, 2), (0.1, 3))):
+            write_run(tmp_path, f"dann{i}", "dann", 0.5, {"model": {"init_args": {"lr": lr, "strength": strength}}})
+        write_run(tmp_path, "base4", "base", 0.6, {"model": {"init_args": {"lr": 10.0, "strength": 1}}})
+        left, right = results.sensitivity([tmp_path]).axes
+        colors = [{line.get_label(): line.get_color() for line in panel.get_lines()} for panel in (left, right)]
+        assert [sorted(of) for of in colors] == [["BASE", "DANN"], ["DANN"]]
+        assert colors[0]["DANN"] == colors[1]["DANN"]
+        assert (left.get_xscale(), right.get_xscale()) == ("log", "linear")
 
 
 def test_evenly_keeps_both_ends():
