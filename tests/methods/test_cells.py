@@ -8,7 +8,7 @@ import pytest
 import torch
 from lightning import Trainer, seed_everything
 
-from codid_lightning import CellBalanced, GroupDRO
+from codid_lightning import Base, CellBalanced, GroupDRO, TrueModes
 from codid_lightning.benchmark import Resolver, method_configs
 from datamodules.toy import Toy, ToyFourAttributes
 
@@ -113,3 +113,27 @@ def test_configs_keep_the_data_sets_own_settings(dataset):
         assert config["class_path"].endswith(method.__name__)
         for key in ("backbone", "n_clusters", "pretrain_epochs", "cluster_every"):
             assert config["init_args"][key] == codid["init_args"][key]
+
+
+@torch.no_grad()
+def worst_cell(model, data):
+    """Accuracy in the worst cell of a true mode and a value of a_2, on unseen data."""
+    batch = data.datasets["test2"][torch.arange(len(data.datasets["test2"]))]
+    right = model.eval().predictors[0](model(batch["x"])[:, 0]).argmax(1) == batch["a"][:, 0]
+    cells = batch["mode"][:, 0] * 2 + batch["a"][:, 1]
+    return min(right[cells == c].float().mean().item() for c in cells.unique())
+
+
+@pytest.mark.slow
+def test_cells_of_true_modes_raise_the_worst_one():
+    data = Toy(samples_per_mode=300, batch_size=64, noise=0.2)
+    data.setup()
+    learning = {"latent_dim": 16, "lr": 3e-3}
+    seed_everything(0, verbose=False)
+    base = Base(data.input_shape, data.attribute_sizes, data.test_names, data.test_attributes, **learning)
+    fit(base, data, epochs=40)
+    for method in (CellBalanced, GroupDRO):
+        known = {"clusterer": TrueModes(), "n_clusters": 3, "pretrain_epochs": 0, "cluster_every": None}
+        model = make(method, data, **known, **learning)
+        fit(model, data, epochs=40)
+        assert worst_cell(model, data) > worst_cell(base, data) + 0.1
