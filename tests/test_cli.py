@@ -12,7 +12,7 @@ import yaml
 
 from codid_lightning import runs
 from codid_lightning.cli import CLI, main
-from codid_lightning.console import TRAINER_COMMANDS
+from codid_lightning.console import COMMANDS, TRAINER_COMMANDS
 from tests.commands import SMALL_TOY, codid, fit_toy
 
 TOY = ("-c", "configs/toy/base.yaml")
@@ -73,7 +73,7 @@ def test_mistakes_in_files_are_named(content, tmp_path, capsys):
 def test_overview_lists_every_command(capsys):
     assert main([]) == main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert all(f"  {name} " in text for name in ("fit", "test", "predict", "demo", "report"))
+    assert all(f"  {name} " in text for name in {**TRAINER_COMMANDS, **COMMANDS})
 
 
 @pytest.mark.parametrize("command", TRAINER_COMMANDS)
@@ -82,6 +82,15 @@ def test_help_fits_a_screen(command, capsys):
     text = capsys.readouterr().out
     assert all(word in text for word in ("--config", "--data.KEY", "--model.KEY", "CoDID", "CMNIST"))
     assert len(text.splitlines()) <= 50
+    assert max(map(len, text.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command, capsys):
+    assert codid(command, "--help") == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: ")
+    assert f"codid {command}" in text
     assert max(map(len, text.splitlines())) <= 120
 
 
