@@ -128,6 +128,7 @@ class CoDID(DisentanglementModule):
             reconstruction,
             strength,
         )
+        _check_counts(n_clusters, max_clusters, discriminator_steps, pretrain_epochs, cluster_every)
         self.automatic_optimization = False
         self.clusterer_given = clusterer is not None
         self.clusterer = clusterer if clusterer is not None else DPGMM(max_rounds=0)
@@ -401,3 +402,16 @@ class CoDID(DisentanglementModule):
             log_probs = target.mode_predictor(outputs["z"][:, target.attribute], target.active.flatten())
             outputs["cluster"] = log_probs.argmax(1)
         return outputs
+
+
+def _check_counts(
+    n_clusters: int | list[int], max_clusters: int, discriminator_steps: int, pretrain_epochs: int, every: int | None
+) -> None:
+    counts = [n_clusters] if isinstance(n_clusters, int) else n_clusters
+    if min(counts) < 1 or max(counts) > max_clusters:
+        raise ValueError(f"model.n_clusters is {n_clusters}; it must be from 1 to model.max_clusters, {max_clusters}.")
+    for name, value in {"discriminator_steps": discriminator_steps, "cluster_every": every}.items():
+        if value is not None and value < 1:
+            raise ValueError(f"model.{name} is {value}; it must be positive.")
+    if pretrain_epochs < 0:
+        raise ValueError(f"model.pretrain_epochs is {pretrain_epochs}; it must not be negative.")
