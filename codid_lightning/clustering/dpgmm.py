@@ -45,7 +45,7 @@ class DPGMM(Clusterer):
         max_clusters: Truncation level, also the size of the fine clustering; splits beyond it are refused.
         covariance_type: ``full``, ``diag`` or ``spherical``.
         concentration: Concentration alpha of GEM(alpha).
-        psi_scale: Width of the prior Psi* = psi_scale * nu* * W, in units of the pooled within-cluster covariance W:
+        psi_scale: Width of the prior, whose mode is psi_scale * W, in units of the pooled within-cluster covariance W:
             the variance clusters are expected to have. Above one fewer and wider clusters are found, below one more and
             tighter ones; it matters while clusters have not many more samples than dimensions.
         kappa: How many samples the prior mean is worth; default from the spread of the cluster means.

@@ -107,8 +107,7 @@ class NIW:
         return self.nu + (n * self.mean.shape[0] if self.covariance_type == "spherical" else n)
 
     def _mode_offset(self) -> float:
-        """What the mode of the joint density over (mean, covariance) adds to nu."""
-        return 3.0 if self.covariance_type == "diag" else self.mean.shape[0] + 2.0
+        return _mode_offset(self.mean.shape[0], self.covariance_type)
 
     def _log_integral(self, scatter: Tensor, nu: Tensor) -> Tensor:
         """Log integral of the unnormalised inverse Wishart (or Gammas), without powers of two, which f_x cancels."""
@@ -120,16 +119,22 @@ class NIW:
         return gammas - 0.5 * nu * _log_det(scatter)
 
 
+def _mode_offset(d: int, covariance_type: CovarianceType) -> float:
+    """What the mode of the joint density over (mean, covariance) adds to nu."""
+    return 3.0 if covariance_type == "diag" else d + 2.0
+
+
 def empirical_prior(
     clusters: Moments, psi_scale: float = 1.0, kappa: float | None = None, nu: float | None = None, floor: float = 1e-9
 ) -> NIW:
     """Prior whose hyperparameters are read off the clusters themselves (empirical Bayes).
 
-    Psi* = psi_scale * nu* * W with W the pooled within-cluster covariance, so that a cluster is expected to be as wide
-    as the others; kappa* matches the spread of the cluster means measured in W; nu* is the candidate between the
-    vaguest proper prior and four times that with the highest marginal likelihood: covariances that agree earn a strong
-    prior, which few points in many dimensions need. The upper end keeps the prior weak next to clusters of some size,
-    or halves could never be narrower than their cluster. The data are expected around the origin.
+    Psi* puts the prior's mode at psi_scale * W with W the pooled within-cluster covariance: by the MAP estimate that EM
+    uses, a cluster without points is as wide as the others; kappa* matches the spread of the cluster means measured in
+    W; nu* is the candidate between the vaguest proper prior and four times that with the highest marginal likelihood:
+    covariances that agree earn a strong prior, which few points in many dimensions need. The upper end keeps the prior
+    weak next to clusters of some size, or halves could never be narrower than their cluster. The data are expected
+    around the origin.
 
     Args:
         clusters: Moments of the current clusters.
@@ -149,7 +154,8 @@ def empirical_prior(
         kappa = 1 / min(max(between, 1.0), 1000.0)
     vaguest = 3.0 if clusters.scatter.ndim == 2 else d + 2.0
     candidates = [nu] if nu is not None else [vaguest, 2 * vaguest, 4 * vaguest]
-    priors = [NIW(origin, kappa, psi_scale * weight * within, weight) for weight in candidates]
+    offset = _mode_offset(d, _FAMILIES[within.ndim])
+    priors = [NIW(origin, kappa, psi_scale * (weight + offset) * within, weight) for weight in candidates]
     return max(priors, key=lambda prior: float(prior.log_marginal(clusters).sum()))
 
 

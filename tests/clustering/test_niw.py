@@ -129,7 +129,7 @@ def test_empirical_prior_follows_the_scale_of_the_data(family):
     assert 0.5 < float(one.psi.mean() if family != "full" else one.psi.diagonal().mean()) / one.nu < 2
 
 
-def test_empirical_prior_is_strong_where_clusters_agree_and_weak_where_they_differ():
+def test_empirical_prior_is_stronger_where_clusters_agree_than_where_they_differ():
     generator = torch.Generator().manual_seed(4)
     centres = 20 * torch.randn(8, 6, generator=generator, dtype=torch.float64)
     labels = torch.arange(8).repeat_interleave(30)
@@ -140,7 +140,19 @@ def test_empirical_prior_is_strong_where_clusters_agree_and_weak_where_they_diff
         return empirical_prior(features.to_moments(features.group_sums(labels, 8))).nu
 
     assert strength(torch.ones(8).double()) == 4 * 8
-    assert strength(torch.logspace(-2, 2, 8).double()) == 8
+    assert strength(torch.logspace(-2, 2, 8).double()) < 4 * 8
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "diag", "spherical"])
+def test_without_points_a_cluster_is_as_wide_as_the_others(covariance_type):
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(300, 4, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 2.0, 3.0, 4.0])
+    features = QuadraticFeatures(x, covariance_type)
+    clusters = features.to_moments(features.group_sums(torch.zeros(300, dtype=torch.long), 1))
+    prior = empirical_prior(clusters, psi_scale=1.5)
+    nothing = Moments(torch.zeros(1).double(), torch.zeros(1, 4).double(), torch.zeros_like(clusters.scatter))
+    within = clusters.scatter / (299 * (4 if covariance_type == "spherical" else 1))
+    torch.testing.assert_close(prior.map_estimate(nothing)[1], 1.5 * within, rtol=1e-6, atol=1e-6)
 
 
 def test_cholesky_helps_only_matrices_that_need_it():
