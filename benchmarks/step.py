@@ -20,6 +20,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
+from torch.utils.data import DataLoader
 
 from codid_lightning import Base, CoDID
 from codid_lightning.callbacks.mode_discovery import ModeDiscovery
@@ -111,8 +112,10 @@ def parts_of(module: CoDID, base: Base) -> dict[str, Callable[[Batch], float]]:
 def refinement(module: CoDID, a: torch.Tensor) -> tuple[float, float]:
     """CPU seconds of encoding the training set and of refining ten clusters of it."""
     images = AttributeDataset(torch.rand(SAMPLES, *SHAPE), a)
-    batches = EpochBatches(SAMPLES, BATCH, shuffle=False)
-    data = SimpleNamespace(encode_dataloader=lambda: (images[index] for index in batches))
+    loader: DataLoader[Batch] = DataLoader(
+        dataset=images, sampler=EpochBatches(SAMPLES, BATCH, shuffle=False), batch_size=None
+    )
+    data = SimpleNamespace(encode_dataloader=lambda: loader)
     strategy = SimpleNamespace(batch_to_device=lambda batch, device: batch)
     trainer: Any = SimpleNamespace(datamodule=data, strategy=strategy)
     encoding = seconds(lambda: ModeDiscovery().encode(trainer, module))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -71,22 +70,28 @@ class ModeDiscovery(Callback):
     @torch.no_grad()
     def encode(self, trainer: Trainer, module: CoDID) -> tuple[Tensor, Tensor, Tensor]:
         """Representations (N, Q, d), attributes and modes (N, Q) of the whole training set, in index order."""
-        training = module.training
-        module.eval()
-        parts = [(module(batch["x"]), batch["a"], batch["mode"]) for batch in self._batches(trainer, module)]
-        module.train(training)
-        z, a, mode = (torch.cat(columns) for columns in zip(*parts, strict=True))
-        return distributed.gather(z.float()), distributed.gather(a), distributed.gather(mode)
-
-    def _batches(self, trainer: Trainer, module: CoDID) -> Iterator[Any]:
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         if not hasattr(data, "encode_dataloader"):
             raise TypeError(
                 "CoDID clusters the whole training set: give the trainer an AttributeDataModule (or any data module "
                 "with an `encode_dataloader` of the training set in index order) instead of bare loaders."
             )
-        for batch in data.encode_dataloader():
-            yield trainer.strategy.batch_to_device(batch, module.device)
+        loader = data.encode_dataloader()
+        training = module.training
+        module.eval()
+        columns: tuple[Tensor, ...] = ()
+        filled = 0
+        for batch in loader:
+            batch = trainer.strategy.batch_to_device(batch, module.device)
+            parts = (module(batch["x"]).float(), batch["a"], batch["mode"])
+            # One table from the start: joining parts would hold everything twice. Rows of other ranks stay untouched.
+            columns = columns or tuple(p.new_empty(len(loader.dataset), *p.shape[1:]) for p in parts)
+            for column, part in zip(columns, parts, strict=True):
+                column[filled : filled + len(part)] = part
+            filled += len(parts[0])
+        module.train(training)
+        z, a, mode = (distributed.gather(column[:filled]) for column in columns)
+        return z, a, mode
 
     def discover(
         self, trainer: Trainer, module: CoDID, target: Target, due: Due, z: Tensor, a: Tensor, mode: Tensor

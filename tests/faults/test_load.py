@@ -44,7 +44,6 @@ def discover_in_a_million(samples: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="4.3 GB: encoding keeps its batches while it joins them", strict=True)
 def test_a_million_samples_in_four_gigabytes() -> None:
     process = CONTEXT.Process(target=discover_in_a_million, args=(1_000_000,))
     process.start()
