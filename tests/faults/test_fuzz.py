@@ -1,0 +1,99 @@
+"""Random configs: valid ones build and train a step, invalid ones fail with the name of the key."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from codid_lightning.cli import main
+from tests.faults.victims import ROOT
+
+MODEL = {
+    "latent_dim": st.integers(1, 12),
+    "lr": st.floats(1e-5, 1e-1),
+    "reconstruction": st.floats(0, 2),
+    "strength": st.floats(0, 3),
+    "n_clusters": st.integers(1, 4) | st.lists(st.integers(1, 4), min_size=2, max_size=2),
+    "max_clusters": st.integers(4, 6),
+    "discriminator_steps": st.integers(1, 3),
+    "weight_lr": st.floats(1e-5, 1e-2),
+    "cluster_every": st.integers(1, 3) | st.none(),
+    "discrimination": st.sampled_from(["none", "plain", "weighted"]),
+    "split_by": st.sampled_from(["subcluster_net", "mixture"]),
+    "sharing": st.sampled_from(["value", "mode", "all"]),
+    "reconfigure": st.sampled_from(["partial", "full"]),
+    "virtual_step": st.sampled_from(["descend", "ascend"]),
+    "weight_scale": st.sampled_from(["cluster", "none"]),
+    "restart": st.booleans(),
+}
+DATA = {"batch_size": st.integers(2, 64), "correlation": st.floats(0, 1), "noise": st.floats(0, 1)}
+STEP = [
+    "fit", "-c", str(ROOT / "configs/toy/codid.yaml"), "--data.init_args.samples_per_mode", "10",
+    "--model.init_args.pretrain_epochs", "0", "--trainer.fast_dev_run", "true", "--trainer.accelerator", "cpu",
+]  # fmt: skip
+FEW = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+
+# What is wrong with a value of each key, and words that do not name one of its choices.
+WRONG = {
+    "model.latent_dim": ["0", "-3", "wide", "1.5"],
+    "model.lr": ["0", "-1", "fast"],
+    "model.reconstruction": ["-1", "much"],
+    "model.n_clusters": ["0", "99", "many"],
+    "model.discriminator_steps": ["0", "-1", "few"],
+    "model.cluster_every": ["0", "often"],
+    "model.pretrain_epochs": ["-1", "some"],
+    "model.discrimination": ["strong", "3"],
+    "model.sharing": ["nobody"],
+    "model.backbone": ["resnet9000", "har"],
+    "data.batch_size": ["1", "-5", "big"],
+    "data.on_bad_values": ["ignore"],
+    "trainer.max_epochs": ["soon"],
+    "selection": ["luck"],
+}
+
+
+def called(arguments: list[str]) -> tuple[int, str]:
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        code = main(arguments)
+    return code, said.getvalue()
+
+
+def overlay(group: str, values: dict[str, Any]) -> list[str]:
+    return [f"--{group}.init_args.{key}={json.dumps(v) if not isinstance(v, str) else v}" for key, v in values.items()]
+
+
+@pytest.mark.slow
+@FEW
+@given(model=st.fixed_dictionaries({}, optional=MODEL), data=st.fixed_dictionaries({}, optional=DATA))
+def test_valid_configs_train_a_step(model: dict[str, Any], data: dict[str, Any]) -> None:
+    code, said = called([*STEP, *overlay("model", model), *overlay("data", data)])
+    assert code == 0, said
+
+
+@pytest.mark.slow
+@settings(FEW, max_examples=12)
+@given(st.sampled_from([(key, value) for key, values in WRONG.items() for value in values]))
+def test_invalid_values_are_named(wrong: tuple[str, str]) -> None:
+    key, value = wrong
+    group, _, name = key.rpartition(".")
+    path = f"{group}.init_args.{name}" if group in ("model", "data") else key
+    code, said = called([*STEP, f"--{path}={value}"])
+    assert code in (1, 2), said
+    assert name in said
+    assert len(said.strip().splitlines()) <= 10, said
+
+
+@pytest.mark.slow
+@settings(FEW, max_examples=3)
+@given(st.text("abcdefghijklmnopqrstuvwxyz_", min_size=3, max_size=12))
+def test_unknown_keys_are_named(word: str) -> None:
+    code, said = called([*STEP, f"--model.init_args.no_{word}=1"])
+    assert code == 2, said
+    assert f"no_{word}" in said
