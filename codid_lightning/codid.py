@@ -298,7 +298,7 @@ class CoDID(DisentanglementModule):
         total = views[0].own.new_zeros(())
         for target, view, marginals, w in zip(self.target_list, views, pairs, weights, strict=True):
             joint = F.softplus(-target.discriminate(view.own, view.rest, view))
-            marginal = F.softplus(target.discriminate(view.own, view.rest[marginals.permutation], view))
+            marginal = F.softplus(target.discriminate(view.own, view.rest.index_select(0, marginals.permutation), view))
             losses = joint + (marginal if w is None else w * marginal)
             total = total + (losses * view.partnered).sum() / view.count
         return total

@@ -176,7 +176,7 @@ class Target(nn.Module):
         size = torch.zeros(self.values * self.slots, device=weights.device, dtype=weights.dtype)
         total = size.index_add(0, view.slot, weights)
         size = size.index_add(0, view.slot, torch.ones_like(weights))
-        return weights * (size / total.clamp_min(1e-12))[view.slot]
+        return weights * (size / total.clamp_min(1e-12)).index_select(0, view.slot)
 
     def slope(self, view: View, marginals: Marginals, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         """Gradient (B, Q, d) of this target's L_wd with respect to z, linear in the weights (B,), and L_wd."""

@@ -37,7 +37,7 @@ class MI(AdversarialModule):
         z, groups = z[keep], groups[keep]
         others = self.others(z, q)
         joint = torch.cat([z[:, q], others], dim=1)
-        marginal = torch.cat([z[:, q], others[shuffle_within(groups)]], dim=1)
+        marginal = torch.cat([z[:, q], others.index_select(0, shuffle_within(groups))], dim=1)
         twice = groups.repeat(2)
         logits: Tensor = discriminator(torch.cat([joint, marginal]), twice, twice)
         if not len(z):

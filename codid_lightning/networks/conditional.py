@@ -3,6 +3,9 @@
 The discriminator, weight net and subclustering net of the paper have a subnetwork per attribute value, with the
 cluster as conditional input. A batch mixes values; `Table` lays it out as one padded block per group, so that every
 layer is a single batched matrix product.
+
+Rows are taken with `index_select` throughout: on several threads, the backward pass of `x[index]` adds up in an order
+that differs from run to run.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ class Table:
 
     def collect(self, table: Tensor) -> Tensor:
         """Values (G, M, ...) back to samples (B, ...)."""
-        return table.flatten(0, 1)[self.position]
+        return table.flatten(0, 1).index_select(0, self.position)
 
 
 class ConditionalMLP(nn.Module):
@@ -73,7 +76,8 @@ class ConditionalMLP(nn.Module):
     def forward(self, x: Tensor, group: Tensor | Table, condition: Tensor) -> Tensor:
         """Outputs (B,) for inputs (B, in_features) of the given groups (B,), perhaps laid out, and conditions (B,)."""
         table = group if isinstance(group, Table) else Table(group, len(self.weight))
-        hidden = torch.bmm(table.spread(x), self.weight) + self.condition[table.spread(condition)]
+        rows = self.condition.index_select(0, table.spread(condition).flatten()).unflatten(0, table.shape)
+        hidden = torch.bmm(table.spread(x), self.weight) + rows
         return table.collect(self.output(hidden.relu()))
 
     def output(self, hidden: Tensor) -> Tensor:

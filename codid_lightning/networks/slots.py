@@ -72,7 +72,8 @@ class SubclusterNet(nn.Module):
         """Probabilities (B, 2) for representations (B, d) of the given values (perhaps laid out) and slots."""
         table = value if isinstance(value, Table) else Table(value, len(self.weight))
         hidden = table.collect(torch.baddbmm(self.bias, table.spread(z), self.weight).relu())
-        logits = (self.out_weight[slot] * hidden[:, None]).sum(2) + self.out_bias[slot]
+        weight, bias = self.out_weight.index_select(0, slot), self.out_bias.index_select(0, slot)
+        logits = (weight * hidden[:, None]).sum(2) + bias
         return logits.softmax(1)
 
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from small import ManyValues
+
+from tests.baselines.small import ManyValues
 
 
 @pytest.fixture

@@ -16,13 +16,13 @@ from scipy.spatial.distance import cdist, pdist, squareform
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import cross_val_predict, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
-from small import build, trainer
 from torch import nn
 
 from codid_lightning import baselines
 from codid_lightning.baselines.diosc import weak_augmentation
 from datamodules.base import AttributeDataModule, AttributeDataset, stack_columns
 from datamodules.toy import Toy
+from tests.baselines.small import build, trainer
 
 ADVERSARIAL = {"adversary_steps": 5, "adversary_lr": 3e-3}
 

@@ -6,9 +6,9 @@ import copy
 
 import pytest
 import torch
-from small import ManyValues, build, flat, train_on_two_ranks, trainer
 
 from codid_lightning import baselines
+from tests.baselines.small import ManyValues, build, flat, train_on_two_ranks, trainer
 
 
 @pytest.fixture(params=baselines.__all__)

@@ -135,16 +135,18 @@ def test_moves_settle_and_never_undo_each_other_within_a_round(seed):
 def _peak(n: int, d: int) -> tuple[float, int]:
     """Megabytes a fit adds to the peak memory of a process of its own, and how many clusters it finds."""
     program = f"""
-import resource, numpy as np, torch
+import numpy as np, torch
 from codid_lightning.clustering import DPGMM
 generator = np.random.default_rng(0)
 y = generator.integers(4, size={n})
 x = generator.standard_normal(({n}, {d}), dtype=np.float32)
 x += 12 * generator.standard_normal((4, {d}), dtype=np.float32)[y]
+def peak():  # not ru_maxrss, which begins at the peak of the process that started this one
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 DPGMM().fit(x[:1000])
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 model = DPGMM().fit(x)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, model.n_clusters_)
+print((peak() - before) / 1024, model.n_clusters_)
 """
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=900)
     megabytes, k = out.stdout.split()
@@ -157,7 +159,7 @@ def test_a_million_samples_in_memory_linear_in_their_number():
     quarter, few = _peak(250_000, 8)
     whole, many = _peak(1_000_000, 8)
     assert few == many == 4
-    assert whole < 5 * quarter
+    assert 0 < whole < 5 * quarter
     assert whole < 1_000_000 * 8 * 4 * 60 / 2**20  # dozens of copies of the samples, not thousands
 
 

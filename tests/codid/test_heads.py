@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import bench, fitted, random_batch, random_clusters, tiny_codid, tiny_data
 from torch import Tensor
 
 from codid_lightning import CoDID
 from codid_lightning.clustering import DPGMM, Clustering
 from codid_lightning.targets import Marginals, Target
 from datamodules.base import Batch
+from tests.codid.tiny import bench, fitted, random_batch, random_clusters, tiny_codid, tiny_data
 
 SLOTS = 4  # per value; the last one of each sleeps until a split wakes it
 TABLES = {

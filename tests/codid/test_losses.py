@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
-from tiny import bench, gradients_of, random_batch, tiny_codid, tiny_data
 from torch import nn
 
 from codid_lightning.losses import (
@@ -22,6 +21,7 @@ from codid_lightning.losses import (
     summary_divergence,
     weight_alignment_loss,
 )
+from tests.codid.tiny import bench, gradients_of, random_batch, tiny_codid, tiny_data
 
 GROUPS = st.lists(st.integers(0, 5), min_size=1, max_size=60)
 

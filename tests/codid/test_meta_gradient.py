@@ -7,7 +7,6 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import bench, gradients_of, random_batch, tiny_codid, tiny_data
 from torch import Tensor, nn
 
 from codid_lightning import CoDID
@@ -17,6 +16,7 @@ from codid_lightning.networks.virtual import EncoderPass
 from codid_lightning.targets import Marginals, View
 from datamodules.base import Batch
 from datamodules.toy import ToyFourAttributes
+from tests.codid.tiny import bench, gradients_of, random_batch, tiny_codid, tiny_data
 
 
 def prepared(**changes) -> tuple[CoDID, Batch, Encoding, list[View], list[Marginals]]:

@@ -9,8 +9,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from lightning import Callback
-from ranks import RANKS, on_two_ranks
-from tiny import bench, gradients_of, random_batch, tiny_codid, tiny_data, tiny_trainer, without_normalisation
 from torch import Tensor
 
 from codid_lightning import CoDID, baselines
@@ -18,6 +16,16 @@ from codid_lightning.clustering import DPGMM, KMeans, TrueModes
 from codid_lightning.module import DisentanglementModule
 from datamodules.base import Batch
 from datamodules.toy import ToyFourAttributes
+from tests.codid.ranks import RANKS, on_two_ranks
+from tests.codid.tiny import (
+    bench,
+    gradients_of,
+    random_batch,
+    tiny_codid,
+    tiny_data,
+    tiny_trainer,
+    without_normalisation,
+)
 
 SIZE = 23  # odd: one rank holds a sample more
 CASES: dict[str, dict[str, Any]] = {

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from tiny import tiny_codid, tiny_data, tiny_trainer
 
 from codid_lightning import CoDID
 from codid_lightning.clustering import DPGMM, KMeans
+from tests.codid.tiny import tiny_codid, tiny_data, tiny_trainer
 
 EPOCHS, BATCHES = 5, 3
 SETTINGS: dict[str, Any] = {"n_clusters": 2, "max_clusters": 6}

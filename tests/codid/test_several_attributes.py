@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_steps import Watched
-from tiny import bench, random_batch, tiny_codid, tiny_trainer
 
 from datamodules.base import AttributeDataModule, AttributeDataset, stack_columns
 from datamodules.toy import ToyFourAttributes
+from tests.codid.test_steps import Watched
+from tests.codid.tiny import bench, random_batch, tiny_codid, tiny_trainer
 
 
 class ThreeAttributes(AttributeDataModule):

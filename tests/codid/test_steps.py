@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import bench, random_batch, tiny_codid, tiny_data, tiny_trainer
 from torch import Tensor
 
 from codid_lightning import CoDID
 from codid_lightning.networks.statistics import resting_statistics
 from datamodules.toy import ToyFourAttributes
+from tests.codid.tiny import bench, random_batch, tiny_codid, tiny_data, tiny_trainer
 
 STEPS = ("inform", "subcluster", "discriminate", "weigh", "disentangle")
 HEADS = {"mode_predictor": "Cm", "subcluster_net": "S", "discriminator": "D", "weight_net": "W"}

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from test_steps import Watched, networks
-from tiny import SETTINGS, tiny_codid, tiny_data, tiny_trainer
 
 from codid_lightning import clustering
 from codid_lightning.callbacks.mode_discovery import ModeDiscovery
 from codid_lightning.clustering import DPGMM
+from tests.codid.test_steps import Watched, networks
+from tests.codid.tiny import SETTINGS, tiny_codid, tiny_data, tiny_trainer
 
 FOLDER = Path(__file__).parents[2] / "configs" / "variants"
 VARIANTS = sorted(path.stem for path in FOLDER.glob("*.yaml"))

@@ -12,7 +12,6 @@ import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib.figure import Figure
-from wandb_file import OfflineRun, read_run
 
 from codid_lightning import loggers, runs
 from codid_lightning.benchmark import Resolver
@@ -21,6 +20,7 @@ from codid_lightning.callbacks.dashboard import Dashboard
 from codid_lightning.cli import main
 from codid_lightning.figures import board as figures
 from codid_lightning.spaces import read_space
+from tests.dashboard.wandb_file import OfflineRun, read_run
 
 RUN = ["fit", "-c", "configs/toy/codid.yaml", "--data.samples_per_mode=40", "--trainer.max_epochs=5"]
 RUN += ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--model.latent_dim=4"]

@@ -1,7 +1,8 @@
 """Trained runs, shared by everything that looks at them."""
 
 import pytest
-from short import CODID, fit
+
+from tests.evaluation.short import CODID, fit
 
 
 @pytest.fixture(scope="session")

@@ -5,13 +5,13 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from short import CODID, fit
 
 from codid_lightning.baselines import Base
 from codid_lightning.callbacks.snapshots import Snapshots, read_snapshots
 from codid_lightning.cli import main
 from codid_lightning.evaluation import encode, load_run, subcluster_halves
 from codid_lightning.runs import RunError
+from tests.evaluation.short import CODID, fit
 
 CHECKPOINT = ("checkpoints", "last.ckpt")
 

@@ -125,7 +125,7 @@ def test_config_with_code(tmp_path: Path) -> None:
     assert mark.exists()  # it is live
     mark.rmdir()
     ended = run(["fit", "-c", config, *SMALL], tmp_path)
-    assert ended.code == 2, ended.said
+    assert ended.code == 1, ended.said
     assert "Traceback" not in ended.said
     assert not mark.exists()
 

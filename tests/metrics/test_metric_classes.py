@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from ranks import Case, values_on_two_ranks
 
 from codid_lightning import metrics
+from tests.metrics.ranks import Case, values_on_two_ranks
 
 
 def cases() -> list[Case]:
