@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+import yaml
 from lightning import Callback
 from torch import Tensor
 
-from codid_lightning import CoDID, baselines
-from codid_lightning.clustering import DPGMM, KMeans, TrueModes
+from codid_lightning import CoDID, baselines, clustering
+from codid_lightning.clustering import DPGMM
 from codid_lightning.module import DisentanglementModule
 from datamodules.base import Batch
 from datamodules.toy import ToyFourAttributes
@@ -34,18 +36,19 @@ CASES: dict[str, dict[str, Any]] = {
     "a discriminator per mode": {"sharing": "mode", "disentangle_lr": 1e-3},
     "four attributes": {"targets": [0, 1, 2], "moded": [0, 1]},
 }
-VARIANTS: dict[str, dict[str, Any]] = {
-    "codid": {},
-    "wo_sc": {"clusterer": DPGMM(concentration=1e30, max_rounds=0), "split_by": "mixture", "n_clusters": 2},
-    "ua": {
-        "clusterer": DPGMM(concentration=1e30, max_rounds=0),
-        "split_by": "mixture",
-        "n_clusters": 2,
-        "reconfigure": "full",
-    },
-    "km": {"clusterer": KMeans(), "cluster_every": None, "restart": True, "discrimination": "plain"},
-    "t": {"clusterer": TrueModes(), "split_by": "mixture", "discrimination": "plain", "sharing": "mode"},
-}
+EAGER = {"clusterer": DPGMM(concentration=1e30, max_rounds=0), "split_by": "mixture", "n_clusters": 2}  # splits a lot
+
+
+def overlay(file: Path) -> dict[str, Any]:
+    """The arguments a variant's config sets."""
+    arguments: dict[str, Any] = yaml.safe_load(file.read_text())["model"]["init_args"]
+    given = arguments.pop("clusterer", None)
+    return arguments | ({"clusterer": getattr(clustering, given["class_path"])()} if given else {})
+
+
+VARIANTS: dict[str, dict[str, Any]] = {"codid": {}}
+VARIANTS |= {file.stem: overlay(file) for file in sorted(Path("configs/variants").glob("*.yaml"))}
+VARIANTS |= {name: VARIANTS[name] | EAGER for name in ("wo_sc", "ua", "itdpm")}
 
 
 def step_gradients(case: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
@@ -149,4 +152,4 @@ def test_ranks_never_drift_apart_whatever_the_method(tmp_path):
         assert len(first[name]["hashes"]) == 1 + 3 * (4 if name in VARIANTS else 1)  # global batches as on one device
         assert first[name] == second[name], name
         assert len(set(first[name]["hashes"])) == len(first[name]["hashes"])
-    assert min(sum(first[name]["clusters"]) for name in ("wo_sc", "ua")) > 4  # split on the way
+    assert min(sum(first[name]["clusters"]) for name in ("wo_sc", "ua", "itdpm")) > 4  # split on the way
