@@ -149,7 +149,7 @@ def compare(problem: Problem) -> Iterator[dict[str, Any]]:
             yield base | {"method": f"DPGMM, K0 = {start}", "seed": seed, "seconds": seconds} | found
     if problem.reference is not None:
         rival = BayesianGaussianMixture(
-            n_components=min(50, len(problem.x) // 4), covariance_type=problem.reference, random_state=0, max_iter=500
+            n_components=min(50, len(problem.x) // 4), covariance_type=problem.reference, random_state=0
         )
         seconds, labels = cpu_seconds(lambda: rival.fit_predict(problem.x))
         name = f"BayesianGaussianMixture(50, {problem.reference})"
