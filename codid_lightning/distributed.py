@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
-from torch.distributed.nn.functional import all_reduce
 
 
 def world_size() -> int:
@@ -62,11 +61,26 @@ def gather(x: Tensor) -> Tensor:
     return gathered
 
 
+class _Sum(torch.autograd.Function):
+    """Sum over ranks; what a rank's input adds to every rank's loss flows back to it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total: Tensor = _Sum.apply(gradients[0])
+        return total
+
+
 def average_differentiably(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Means over ranks that gradients can flow through, to all ranks' inputs."""
     if world_size() == 1:
         return list(tensors)
-    flat: Tensor = all_reduce(_flatten_dense_tensors(tensors)) / world_size()
+    flat: Tensor = _Sum.apply(_flatten_dense_tensors(tensors)) / world_size()
     return list(_unflatten_dense_tensors(flat, tensors))
 
 
