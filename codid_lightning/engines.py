@@ -172,7 +172,8 @@ class LocalEngine:
     """Processes on this machine.
 
     Args:
-        jobs: Processes at the same time; by default as many as GPUs have room for, or one.
+        jobs: Processes at the same time; by default as many as GPUs have room for, or one. Each has its share of the
+            cores as threads, at most `OMP_NUM_THREADS` where that is set.
         gpus_per_run: GPUs of one run: a fraction lets several share one, 0 leaves them alone.
         devices: The GPUs to hand out; by default all that are visible.
     """
@@ -184,7 +185,7 @@ class LocalEngine:
             raise EngineError(f"jobs is {jobs}; at least one process must run.")
         places = gpu_shares(visible_gpus() if devices is None else devices, gpus_per_run)
         self.parallel = (len(places) or 1) if jobs is None else min(jobs, len(places) or jobs)
-        self.threads = max(1, cores() // self.parallel)
+        self.threads = min(max(1, cores() // self.parallel), wanted_threads())
         self.places: list[str | None] = list(places[: self.parallel]) or [None] * self.parallel
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
@@ -226,6 +227,12 @@ class LocalEngine:
 def cores() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def wanted_threads() -> int:
+    """The most threads of one run: what the user allows by `OMP_NUM_THREADS`, on a machine shared with others say."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    return int(wanted) if wanted.isdigit() and int(wanted) > 0 else cores()
 
 
 def environment(threads: int, devices: str | None = None) -> dict[str, str]:

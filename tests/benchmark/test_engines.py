@@ -33,6 +33,7 @@ def states(outcomes: list[Outcome]) -> dict[str, str]:
 
 def test_processes_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "cores", lambda: 9)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     engine = LocalEngine(jobs=2, devices=())
     outcomes = list(engine.run([job(tmp_path / str(i), WRITE_SHARE) for i in range(3)]))
     shares = [json.loads((tmp_path / str(i) / "result.json").read_text()) for i in range(3)]
@@ -40,6 +41,12 @@ def test_processes_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert {(s["OMP_NUM_THREADS"], s["MKL_NUM_THREADS"]) for s in shares} == {("4", "4")}
     assert engine.parallel == 2
     assert most_at_once(shares) <= 2
+
+
+def test_runs_use_no_more_threads_than_the_user_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "cores", lambda: 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert [LocalEngine(jobs=jobs, devices=()).threads for jobs in (1, 2, 4)] == [3, 3, 2]
 
 
 def most_at_once(shares: list[dict]) -> int:
