@@ -75,8 +75,9 @@ class AttributeDataset(Dataset[Batch]):
 class EpochBatches(DistributedSampler[Any]):
     """Index batches whose order is a pure function of (seed, epoch), split over ranks without padding.
 
-    A rank takes every `world`-th sample of a global batch of `batch_size * world`, so no sample is lost or
-    doubled. A remainder too small for BatchNorm on every rank joins the batch before it. It derives from
+    A rank takes every `world`-th sample of a global batch of up to `batch_size * world`, so no sample is lost or
+    doubled. Training batches of an epoch are of the same size to within one sample: through BatchNorm, a small
+    remainder would jolt the networks at the end of every epoch, right before they are evaluated. It derives from
     `DistributedSampler` so that Lightning neither replaces nor wraps it.
     """
 
@@ -108,10 +109,10 @@ class EpochBatches(DistributedSampler[Any]):
         if not self.shuffle:  # evaluation: contiguous shares, all samples, any batch size
             low, high = (self.size * r // self.world for r in (self.rank, self.rank + 1))
             return [(i, min(i + self.batch_size, high)) for i in range(low, high, self.batch_size)]
-        step = self.batch_size * self.world
-        edges = [*list(range(0, self.size, step)), self.size]
-        if len(edges) > 2 and edges[-1] - edges[-2] < 2 * self.world:
-            del edges[-2]
+        count = -(-self.size // (self.batch_size * self.world))
+        while count > 1 and self.size // count < 2 * self.world:  # too few for BatchNorm on every rank
+            count -= 1
+        edges = [self.size * i // max(1, count) for i in range(count + 1)]
         return [(low + self.rank, high) for low, high in itertools.pairwise(edges)]
 
 
