@@ -236,10 +236,8 @@ class CLI(LightningCLI):
         settings = self.settings
         last = self.run_dir / runs.CHECKPOINTS / runs.LAST
         if not settings.resume and settings.ckpt_path != "last":
-            if settings.ckpt_path is None and last.is_file() and "LOCAL_RANK" not in os.environ:
-                raise RunError(
-                    f"{self.run_dir} holds a run already. Add --resume true to go on with it or choose another run_dir."
-                )
+            if settings.ckpt_path is None and "LOCAL_RANK" not in os.environ:
+                self._refuse_begun()
             path: str | None = settings.ckpt_path
             return path
         if not last.is_file():
@@ -249,6 +247,12 @@ class CLI(LightningCLI):
             changes = runs.difference(before, self.config_dump)
             raise RunError(f"{self.run_dir} was started with another config: {changes}.")
         return str(last)
+
+    def _refuse_begun(self) -> None:
+        if (self.run_dir / runs.CHECKPOINTS / runs.LAST).is_file():
+            raise RunError(
+                f"{self.run_dir} holds a run already. Add --resume true to go on with it or choose another run_dir."
+            )
 
     # ------------------------------------------------------------------------------------------------- instantiation
 
@@ -291,7 +295,15 @@ class CLI(LightningCLI):
     # --------------------------------------------------------------------------------------------------- subcommands
 
     def fit(self, **kwargs: Any) -> None:
-        """Train, test the selected epoch, write the result."""
+        """Train, test the selected epoch, write the result; no other process works in the directory meanwhile."""
+        if not hasattr(self, "run_dir") or not self.trainer.is_global_zero:
+            return self._fit(**kwargs)
+        with runs.alone(self.run_dir):
+            if self.settings.ckpt_path is None:
+                self._refuse_begun()  # another process may have been here since the command line was read
+            return self._fit(**kwargs)
+
+    def _fit(self, **kwargs: Any) -> None:
         recorded = hasattr(self, "run_dir")
         self.train(**kwargs)
         epochs = self.trainer.current_epoch

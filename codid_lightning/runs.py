@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import time
+import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +21,7 @@ import yaml
 
 SCHEMA = 1
 RESULT, CONFIG, CHECKPOINTS, LAST, BEST = "result.json", "config.yaml", "checkpoints", "last.ckpt", "best.ckpt"
+IN_USE = ".in-use"  # locked while a process trains
 
 # What a config says about places, display and machines rather than about the experiment.
 _UNRELATED = {
@@ -92,6 +96,30 @@ def sweep(directory: Path) -> None:
     """Remove the temporary files of a process that was killed while it wrote."""
     for part in directory.rglob(".*.part"):
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """Refuse a directory in which another process trains; the death of that process, however it comes, frees it.
+
+    The lock belongs to the process and is not inherited by its forks: loader processes that outlive a killed run for a
+    moment do not hold up its successor.
+    """
+    with (directory / IN_USE).open("ab+", buffering=0) as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            file.seek(0)
+            owner = file.read().decode(errors="replace") or "another process"
+            raise RunError(
+                f"{directory} is in use by {owner}. Wait until it has finished, stop it, or choose another --run_dir."
+            ) from error
+        except OSError as error:  # some network filesystems know no locks
+            warnings.warn(f"Cannot lock {directory} ({error}): start no second process in it.", stacklevel=3)
+        with suppress(OSError):  # only the message of others misses it
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+        yield
 
 
 def new_run_directory(root: Path, *names: str) -> Path:
