@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import http.client
@@ -55,7 +56,9 @@ def locked(folder: Path, name: str) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / name):
             yield
-    except PermissionError as error:
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
         raise DownloadError(f"Cannot write to {folder}: {error}. Set data.root to a folder you may write.") from error
 
 

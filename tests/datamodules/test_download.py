@@ -2,11 +2,14 @@ import gzip
 import hashlib
 import io
 import multiprocessing
+import os
+import re
 import shutil
 import threading
 import time
 import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -167,13 +170,28 @@ def test_only_web_addresses_are_opened(tmp_path):
         fetch(RemoteFile("file.bin", (secret.as_uri(),)), tmp_path)
 
 
-def test_unwritable_folder_is_a_clear_error(server, tmp_path, monkeypatch):
-    def denied(*args, **kwargs):
-        raise PermissionError("read-only")
+def fetch_as_nobody(remote, folder, answer):
+    """Root may write everywhere, so it becomes nobody first."""
+    os.chdir(folder)
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    try:
+        fetch(remote, Path("closed") / "new")
+    except DownloadError as error:
+        answer.send(str(error))
 
-    monkeypatch.setattr("datamodules.download.Path.mkdir", denied)
-    with pytest.raises(DownloadError, match=r"Cannot write to .* data\.root"):
-        fetch(remote(server, "good"), tmp_path / "closed")
+
+def test_unwritable_folder_is_a_clear_error(server, tmp_path):
+    tmp_path.chmod(0o755)
+    (tmp_path / "closed").mkdir(mode=0o555)
+    context = multiprocessing.get_context("fork")
+    answer, question = context.Pipe(duplex=False)
+    process = context.Process(target=fetch_as_nobody, args=(remote(server, "good"), tmp_path, question))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    assert re.match(r"Cannot write to closed/new: .*Permission denied.* data\.root", answer.recv())
+    assert not list((tmp_path / "closed").iterdir())
 
 
 def at_once(target, *args):

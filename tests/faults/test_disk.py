@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.victims import CODID, Ended, assert_same_end, at, last_checkpoint, leftovers, load, run
+from tests.faults.victims import CODID, ROOT, Ended, assert_same_end, at, last_checkpoint, leftovers, load, run
 
+NOBODY = 65534
 FIT = ["fit", *CODID, "--run_dir", "run"]
 
 
@@ -94,7 +95,17 @@ def test_disk_is_read_only(nth: int | None, undisturbed: tuple[Path, float], sma
         assert load(last_checkpoint(small_disk / "run"))["epoch"] == 1
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere; the read-only disk stands for it")
 def test_directory_is_not_ours(tmp_path: Path) -> None:
+    """Root may write everywhere, so it becomes nobody as it enters the directory."""
+    tmp_path.chmod(0o755)
     (tmp_path / "runs").mkdir(mode=0o555)
-    check_told(run(["fit", *CODID], tmp_path), "runs")
+    lesser = partial(at, "new_run_directory", 1, partial(os.seteuid, NOBODY)) if os.geteuid() == 0 else None
+    check_told(run(["fit", *CODID], tmp_path, lesser), "runs")
+
+
+def test_data_folder_is_read_only(small_disk: Path) -> None:
+    make_read_only(small_disk)
+    command = ["fit", "-c", ROOT / "configs/uci_har/base.yaml", "--data.init_args.root", small_disk]
+    ended = run(command, small_disk.parent)
+    check_told(ended, str(small_disk))
+    assert "data.root" in ended.said
