@@ -48,7 +48,7 @@ class Moments:
             return values.new_zeros(count, *values.shape[1:]).index_add_(0, group, values)
 
         n = total(self.n)
-        mean = total(self.n[:, None] * self.mean) / _positive(n)[:, None]
+        mean = total(self.n[:, None] * self.mean) / n[:, None]
         spread = _outer(self.mean - mean[group], self.scatter)
         return Moments(n, mean, total(self.scatter + _per_cluster(self.n, spread) * spread))
 
@@ -165,15 +165,13 @@ def cholesky(matrices: Tensor) -> Tensor:
     factors, failed = torch.linalg.cholesky_ex(matrices)
     jitter = torch.finfo(matrices.dtype).eps
     while failed.any():
+        if not matrices.isfinite().all():
+            raise ValueError("A scatter matrix is not finite: the samples are too large to be squared.")
         size = matrices.diagonal(dim1=1, dim2=2).abs().mean(1) * (failed > 0)
         matrices = matrices + jitter * torch.diag_embed(size[:, None].expand(-1, matrices.shape[1]))
         factors, failed = torch.linalg.cholesky_ex(matrices)
         jitter *= 10
     return factors
-
-
-def _positive(values: Tensor) -> Tensor:
-    return values.clamp_min(torch.finfo(values.dtype).tiny)
 
 
 def _outer(vectors: Tensor, like: Tensor) -> Tensor:

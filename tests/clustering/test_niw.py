@@ -161,3 +161,10 @@ def test_cholesky_helps_only_matrices_that_need_it():
     assert torch.equal(factors[0], torch.eye(3).double() * 2)
     torch.testing.assert_close(factors[1] @ factors[1].T, flat, atol=1e-6, rtol=0)
     assert math.isfinite(float(factors[1].diagonal().log().sum()))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_cholesky_of_no_numbers_is_an_error_not_a_loop(bad):
+    with pytest.raises(ValueError, match="not finite"):
+        cholesky(torch.stack([torch.eye(2), torch.full((2, 2), bad)]))

@@ -1,3 +1,7 @@
+import multiprocessing
+import resource
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -189,6 +193,30 @@ def test_damaged_cache_is_a_clear_error(tmp_path):
     cache.write_bytes(cache.read_bytes()[:100])
     with pytest.raises(DataError, match="delete it"):
         module.setup()
+
+
+def prepare_on_a_full_disk(root, answer):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # what a quota does
+    module = Slow(root=root)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        module.prepare_data()
+    module.setup()
+    answer.send(([str(w.message) for w in caught], len(module.datasets["train"])))
+
+
+def test_cache_that_finds_no_room_is_done_without(tmp_path):
+    (tmp_path / "numbered").mkdir()
+    context = multiprocessing.get_context("fork")
+    answer, question = context.Pipe(duplex=False)
+    process = context.Process(target=prepare_on_a_full_disk, args=(str(tmp_path), question))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    warned, samples = answer.recv()
+    assert samples == len(built(test_group=0).datasets["train"])
+    assert [message for message in warned if "Cannot keep the windows" in message and str(tmp_path) in message]
+    assert not list((tmp_path / "numbered").iterdir())
 
 
 def test_cut_slides_over_whole_windows_only():

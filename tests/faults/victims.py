@@ -91,6 +91,7 @@ def run(command: Sequence[object], folder: Path, first: Callable[[], None] | Non
 def _live(command: list[str], folder: Path, output: Path, first: Callable[[], None] | None) -> None:
     from codid_lightning.cli import main
 
+    multiprocessing.set_start_method("fork", force=True)  # as in a process from the shell: its workers are its children
     os.chdir(folder)
     sink = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(sink, 1)
