@@ -21,7 +21,7 @@ from codid_lightning.losses import reconstruction_loss
 from codid_lightning.metrics.groups import CellAccuracy
 from codid_lightning.networks.backbones import Backbone, Decoder, Encoder
 from codid_lightning.runs import CheckpointError, RunError
-from datamodules.base import Batch, seed_of
+from datamodules.base import AttributeDataModule, Batch, seed_of
 
 SCHEMA = 1  # of what a method adds to a checkpoint
 
@@ -251,6 +251,7 @@ class DisentanglementModule(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint of something else, and restore the seed and the running losses."""
         self._check_fits(checkpoint)
+        self._check_data(checkpoint)
         state = checkpoint["codid"]
         self._seed = state["seed"]
         self.losses.load(state["losses"])
@@ -297,6 +298,14 @@ class DisentanglementModule(LightningModule):
         changes = [f"model.{k} was {v}, is {given[k]}" for k, v in hparams.items() if str(given.get(k, v)) != str(v)]
         what = "; ".join(changes) or "it is of another method"
         raise CheckpointError(f"The checkpoint does not fit the model: {what}. Give the config it was trained with.")
+
+    def _check_data(self, checkpoint: dict[str, Any]) -> None:
+        """Data of another class get no state to compare with from Lightning, which keeps it by the class's name."""
+        data = getattr(self._trainer, "datamodule", None)
+        if isinstance(data, AttributeDataModule) and type(data).__qualname__ not in checkpoint:
+            for state in checkpoint.values():
+                if isinstance(state, dict) and "value_names" in state:
+                    data.refuse_other_labels(state)
 
     def _check_finite(self, batch_idx: int) -> None:
         bad = self.losses.not_finite()

@@ -225,19 +225,24 @@ class AttributeDataModule(LightningDataModule, ABC):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Refuse data whose labels mean something else than the checkpoint's, or to go on with other samples."""
+        self.refuse_other_labels(state_dict)
+        fitting = self.trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
+        trained_on = self._fingerprint()
+        if fitting and state_dict.get("trained_on", trained_on) != trained_on:
+            raise DataError(
+                f"{type(self).__name__}: the training samples are not those the checkpoint was trained on; restore the "
+                "files below data.root, or start a new run."
+            )
+
+    def refuse_other_labels(self, state_dict: dict[str, Any]) -> None:
+        """Refuse to be used with a model that was trained on data with this state, unless labels mean the same."""
         own = AttributeDataModule.state_dict(self)  # a data set may keep more
-        trained_on = own.pop("trained_on")
+        del own["trained_on"]
         kept = {key: state_dict.get(key) for key in own}
         if kept != own:
             raise DataError(
                 f"The checkpoint was trained on attributes {kept}, the data has {own}: "
                 "point `data` at the data set of the checkpoint."
-            )
-        fitting = self.trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
-        if fitting and state_dict.get("trained_on", trained_on) != trained_on:
-            raise DataError(
-                f"{type(self).__name__}: the training samples are not those the checkpoint was trained on; restore the "
-                "files below data.root, or start a new run."
             )
 
     def _fingerprint(self) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -112,7 +113,18 @@ def test_checkpoint_of_another_method(trained: Path, tmp_path: Path) -> None:
 
 def test_checkpoint_of_another_dataset(trained: Path, tmp_path: Path) -> None:
     command = ["test", *SMALL, "--data", "ToyNineModes", "--ckpt_path", last_checkpoint(trained)]
-    check_refused(run(command, tmp_path), "attribute")
+    check_refused(run(command, tmp_path), "model.attribute_sizes was")
+
+
+def test_checkpoint_of_a_dataset_of_the_same_shape(trained: Path, tmp_path: Path) -> None:
+    """It would fit, but its values mean something else."""
+    facts = load(last_checkpoint(trained))["hyper_parameters"]
+    columns = {f"a{q}": np.arange(120) % size for q, size in enumerate(facts["attribute_sizes"])}
+    np.savez(tmp_path / "own.npz", x=np.zeros((120, *facts["input_shape"]), dtype=np.float32), **columns)
+    data = {"class_path": "OwnArrays", "init_args": {"root": ".", "file": "own.npz", "attributes": list(columns)}}
+    model = ["--model.init_args.latent_dim", "8", "--trainer.accelerator", "cpu"]
+    command = ["test", "-c", ROOT / "configs/toy/codid.yaml", *model, "--data", json.dumps(data)]
+    check_refused(run([*command, "--ckpt_path", last_checkpoint(trained)], tmp_path), "point `data` at the data set")
 
 
 # ---------------------------------------------------------------------------------------------------------------- text
