@@ -69,6 +69,17 @@ def test_no_room_for_a_checkpoint(undisturbed: tuple[Path, float], tmp_path: Pat
     assert_same_end(tmp_path / "run", undisturbed[0])
 
 
+def test_no_room_for_a_log(undisturbed: tuple[Path, float], tmp_path: Path) -> None:
+    """The logger's own error does not say where; the message does."""
+    ended = run(FIT, tmp_path, partial(at, "DictWriter.writerows", 9, partial(limit_files, 1000)))
+    check_told(ended, "run")
+    assert "File too large: run." in ended.said
+    assert "checkpoint" not in ended.said
+    load(last_checkpoint(tmp_path / "run"))
+    assert run([*FIT, "--resume", "true"], tmp_path).code == 0
+    assert_same_end(tmp_path / "run", undisturbed[0])
+
+
 @pytest.mark.parametrize(
     ("function", "nth"),
     [("AtomicCheckpointIO.save_checkpoint", 3), ("ModesPerValue.refine", 2), ("Result.write", 1)],

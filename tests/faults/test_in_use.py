@@ -51,10 +51,11 @@ def test_directory_in_which_another_process_trains(
     assert_same_end(tmp_path / "run", undisturbed[0])
 
 
-def test_orphans_of_a_killed_run_do_not_hold_up_the_next(tmp_path: Path) -> None:
+def test_orphans_of_a_killed_run_do_not_hold_up_the_next(undisturbed: tuple[Path, float], tmp_path: Path) -> None:
     """Loader processes notice only after seconds that nobody reads from them."""
-    command = [*FIT, "--data.init_args.num_workers", "1", "--trainer.max_epochs", "2"]
-    killed = run(command, tmp_path, partial(strike, "CoDID.discriminate", 1))
+    command = [*FIT, "--data.init_args.num_workers", "1"]
+    killed = run(command, tmp_path, partial(strike, "CoDID.discriminate", 3))
     assert killed.code == -signal.SIGKILL, killed.said
     ended = run([*command, "--resume", "true"], tmp_path)
     assert ended.code == 0, ended.said
+    assert_same_end(tmp_path / "run", undisturbed[0])

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.victims import CODID, Victim, assert_same_end, last_checkpoint, leftovers, load, run, strike
+from tests.faults.victims import CODID, ROOT, Victim, assert_same_end, last_checkpoint, leftovers, load, run, strike
 
 # Functions during which a run is killed, and at which of their calls: in a refinement, while a checkpoint is written
-# (one tensor into the file, before the sync, before the renaming), while the result is.
+# (one tensor into the file, before the sync, before the renaming), before the result is renamed.
 PLACES = [
     ("ModeDiscovery.encode", 1), ("ModeDiscovery.encode", 3), ("ModesPerValue.fit", 1), ("ModesPerValue.refine", 2),
     ("Target.adopt", 2), ("carry_over", 1),
     ("write_record", 20), ("write_record", 150), ("fsync", 3), ("replace", 4),
-    ("Result.write", 1),
+    ("replace", 7),
 ]  # fmt: skip
 RANDOM_TIMES = 10
 
@@ -40,6 +40,19 @@ def test_killed_inside_a_function(function: str, nth: int, undisturbed: tuple[Pa
     killed = run(["fit", *CODID, "--run_dir", "run"], tmp_path, partial(strike, function, nth))
     assert killed.code == -signal.SIGKILL, killed.said
     go_on(tmp_path, undisturbed[0])
+
+
+def test_killed_while_a_method_draws_at_random(tmp_path: Path) -> None:
+    """IDE-VC samples its representations from the generator that all of torch shares."""
+    configs = [ROOT / "configs/toy/base.yaml", ROOT / "configs/baselines/ide_vc.yaml"]
+    command = ["fit", "-c", configs[0], "-c", configs[1], *CODID[2:6], *CODID[-6:-4], *CODID[-4:], "--run_dir", "run"]
+    for name, first in (("whole", None), ("killed", partial(strike, "AdversarialModule.training_step", 5))):
+        (tmp_path / name).mkdir()
+        ended = run(command, tmp_path / name, first)
+        assert ended.code == (-signal.SIGKILL if first else 0), ended.said
+    ended = run([*command, "--resume", "true"], tmp_path / "killed")
+    assert ended.code == 0, ended.said
+    assert_same_end(tmp_path / "killed" / "run", tmp_path / "whole" / "run")
 
 
 @pytest.mark.parametrize("moment", range(RANDOM_TIMES))
@@ -70,10 +83,11 @@ def other_filesystem() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize(("function", "nth"), [("write_record", 150), ("replace", 4)])
+@pytest.mark.parametrize(("function", "nth"), [("write_record", 150), ("sendfile|replace", 4)])
 def test_killed_while_writing_to_another_filesystem(
     function: str, nth: int, undisturbed: tuple[Path, float], other_filesystem: Path
 ) -> None:
+    """As the checkpoint is renamed, or copied: what Lightning's own way to save does from one filesystem to another."""
     killed = run(["fit", *CODID, "--run_dir", "run"], other_filesystem, partial(strike, function, nth))
     assert killed.code == -signal.SIGKILL, killed.said
     go_on(other_filesystem, undisturbed[0])

@@ -26,7 +26,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 MOMENTS = [
     ("CoDID.inform", 3, 1, 1),  # a batch of pre-training's successor
     ("CoDID.discriminate", 3, 2, 1),  # inside the five steps of a batch
-    ("CoDID.discriminate", 4, 3, 0),  # inside the last batch of an epoch: nothing left but its validation
+    ("CoDID.discriminate", 8, 5, 0),  # inside the last batch of the last epoch: nothing left but its validation
     ("ModesPerValue.refine", 1, 2, 1),  # inside a refinement
     ("DisentanglementModule.validation_step", 5, 2, 0),  # inside a validation
 ]

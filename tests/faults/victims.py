@@ -115,15 +115,15 @@ def strike(function: str, nth: int = 1, signum: int = signal.SIGKILL, times: int
 def at(function: str, nth: int, action: Callable[[], object]) -> None:
     """Have this process do something as it enters a function the nth time.
 
-    Python functions go by their qualified name, those written in C by their plain one.
+    Python functions go by their qualified name, those written in C by their plain one; `a|b` is either of two.
     """
-    calls = 0
+    calls, names = 0, function.split("|")
 
     def watch(frame: Any, event: str, argument: Any) -> None:
         nonlocal calls
         if event not in ("call", "c_call"):
             return
-        if function == (frame.f_code.co_qualname if event == "call" else argument.__name__):
+        if (frame.f_code.co_qualname if event == "call" else argument.__name__) in names:
             calls += 1
             if calls == nth:
                 sys.setprofile(None)
