@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import log
+from functools import cache
+from math import log, pi, sqrt
 
 import torch
 import torch.nn.functional as F
@@ -69,14 +70,49 @@ def isotropic_loss(halves: Tensor, z: Tensor, centres: Tensor, radius: Tensor) -
 
 
 def gaussian_divergence(mean: Tensor, variance: Tensor, other_mean: Tensor, other_variance: Tensor) -> Tensor:
-    """Jensen-Shannon divergence of two Gaussians, approximately; it has no closed form.
+    """Jensen-Shannon divergence of two Gaussians; it has no closed form.
 
-    The mixture is replaced by the Gaussian of the same mean and variance. That is an upper bound, exact to second
-    order for close Gaussians, and cut at the divergence's maximum ln 2, which it reaches for distant ones.
+    The Gaussian with the mixture's mean and variance in the mixture's place gives an upper bound, exact to second order
+    for close Gaussians and too large by up to 0.26 for distant ones. The divergence and its bound depend on two numbers
+    only: the distance of the means in units of both standard deviations together, and the ratio of these. Their
+    quotient varies slowly, so a small table of numerical integrals corrects the bound to within 2e-3.
     """
-    mixed = (variance + other_variance) / 2 + (mean - other_mean).square() / 4
-    bound = (mixed.square() / (variance * other_variance)).log() / 4
-    return bound.clamp(0, log(2))
+    deviation, other_deviation = variance.sqrt(), other_variance.sqrt()
+    distance = (mean - other_mean).abs() / (deviation + other_deviation)
+    ratio = (variance.log() - other_variance.log()).abs() / 2
+    width = (variance + other_variance) / (2 * deviation * other_deviation)  # cosh(ratio)
+    bound = (width + distance.square() * (1 + width) / 2).log() / 2
+    # To the table's coordinates, in which it reaches from -1 to 1.
+    place = torch.stack([ratio * (2 / _LARGEST_RATIO), distance * (2 / _LARGEST_DISTANCE)], dim=-1) - 1
+    table = _divergence_over_bound(mean.dtype, mean.device)
+    place = place.view(1, -1, 1, 2)
+    correction = F.grid_sample(table, place, padding_mode="border", align_corners=True).view(bound.shape)
+    return (bound * correction).clamp(0, log(2))
+
+
+_LARGEST_DISTANCE, _LARGEST_RATIO = 6.0, 8.0  # beyond them the divergence is its maximum ln 2 to within 2e-3
+
+
+@cache
+def _divergence_over_bound(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Divergence of two Gaussians over its bound, (1, 1, distances, logarithms of the ratio of deviations)."""
+    distance = torch.linspace(0, _LARGEST_DISTANCE, 61, dtype=torch.float64)[:, None, None]
+    ratio = torch.linspace(0, _LARGEST_RATIO, 65, dtype=torch.float64)[:, None]
+    deviation, units = ratio.exp(), torch.linspace(-9, 9, 181, dtype=torch.float64)
+    centre = distance * (1 + deviation)
+    # The points of both Gaussians together resolve the narrow one as well as the wide one.
+    nodes = [(centre + deviation * units), units.expand(len(distance), len(ratio), -1)]
+    x = torch.cat(nodes, dim=-1).sort(dim=-1).values
+    log_p = -(x.square()) / 2
+    log_q = -((x - centre) / deviation).square() / 2 - ratio
+    log_mixture = torch.logaddexp(log_p, log_q) - log(2)
+    density = log_p.exp() * (log_p - log_mixture) + log_q.exp() * (log_q - log_mixture)
+    divergence = torch.trapezoid(density, x) / (2 * sqrt(2 * pi))
+    width = ratio.cosh()
+    bound = ((width + distance.square() * (1 + width) / 2).log() / 2).squeeze(-1)
+    table = divergence / bound.clamp_min(1e-12)
+    table[0, 0] = 1  # the limit of equal Gaussians
+    return table[None, None].to(device, dtype)
 
 
 def binary_divergence(p: Tensor, q: Tensor) -> Tensor:
