@@ -54,6 +54,8 @@ class CoDID(DisentanglementModule):
         lr: Learning rate of encoder, predictors, decoder and subclustering net.
         reconstruction: Weight of the reconstruction loss (lambda_re).
         strength: Weight of -L_wd in the disentangle step.
+        decay_from: Share of the epochs after which the learning rates of inform and disentangle fall linearly towards
+            zero; 1 keeps them. The discriminator keeps its own, so that it follows an encoder that settles.
         targets: Attributes to disentangle.
         moded: Targets with modes to discover; null means all of them. The others are conditioned on their value.
         clusterer: How modes are found under each value; null is a DPGMM started from `n_clusters`.
@@ -92,6 +94,7 @@ class CoDID(DisentanglementModule):
         lr: float = 1e-3,
         reconstruction: float = 1.1,
         strength: float = 1.0,
+        decay_from: float = 1.0,
         targets: list[int] | None = None,
         moded: list[int] | None = None,
         clusterer: Clusterer | None = None,
@@ -127,6 +130,7 @@ class CoDID(DisentanglementModule):
             lr,
             reconstruction,
             strength,
+            decay_from,
         )
         _check_counts(n_clusters, max_clusters, discriminator_steps, pretrain_epochs, cluster_every)
         self.automatic_optimization = False
@@ -354,6 +358,10 @@ class CoDID(DisentanglementModule):
             modules["disentangle"] = ([self.encoder], self.disentangle_lr)
         self.optimizer_names = list(modules)
         return [self.adam([p for m in group for p in m.parameters()], lr) for group, lr in modules.values()]
+
+    def encoder_optimizers(self) -> list[Optimizer]:
+        """Those of inform and, where it has its own, disentangle."""
+        return [self.optimizer(name) for name in ("inform", "disentangle") if name in self.optimizer_names]
 
     def optimizer(self, name: str) -> Optimizer:
         """The optimizer of one step, without Lightning's wrapper, so that `trainer.global_step` counts batches."""

@@ -46,6 +46,8 @@ class DisentanglementModule(LightningModule):
         lr: Learning rate of encoder, predictors and decoder.
         reconstruction: Weight of the reconstruction loss (lambda_re); 0 builds no decoder.
         strength: Weight of the method's penalty.
+        decay_from: Share of the epochs after which the encoder's learning rate falls linearly towards zero; 1 keeps it.
+            Against an adversary the last steps otherwise decide what is evaluated.
     """
 
     variational: ClassVar[bool] = False
@@ -62,12 +64,14 @@ class DisentanglementModule(LightningModule):
         lr: float = 1e-3,
         reconstruction: float = 0.0,
         strength: float = 1.0,
+        decay_from: float = 1.0,
     ) -> None:
         super().__init__()
-        _check_ranges(latent_dim, lr, reconstruction)
+        _check_ranges(latent_dim, lr, reconstruction, decay_from)
         self.save_hyperparameters(ignore=["clusterer"])
         self.attribute_sizes, self.test_names = tuple(attribute_sizes), tuple(test_names)
         self.latent_dim, self.lr, self.reconstruction, self.strength = latent_dim, lr, reconstruction, strength
+        self.decay_from = decay_from
         shape, attributes = tuple(input_shape), len(self.attribute_sizes)
         self.encoder = Encoder(backbone, shape, attributes, latent_dim, self.variational)
         self.predictors = nn.ModuleList(nn.Linear(latent_dim, size) for size in self.attribute_sizes)
@@ -207,6 +211,19 @@ class DisentanglementModule(LightningModule):
         if self._seed is None:
             self._seed = torch.initial_seed()
 
+    def on_train_epoch_start(self) -> None:
+        """Lower the encoder's learning rate once `decay_from` has passed."""
+        epochs = max(self.trainer.max_epochs or 0, 0)  # -1 is without end
+        start = self.decay_from * epochs
+        if start < self.current_epoch < epochs:
+            left = (epochs - self.current_epoch) / (epochs - start)
+            for group in (group for optimizer in self.encoder_optimizers() for group in optimizer.param_groups):
+                group["lr"] = group.setdefault("initial_lr", group["lr"]) * left  # both are in the checkpoint
+
+    def encoder_optimizers(self) -> list[Optimizer]:
+        """The optimizers that move the encoder: for most methods the first one."""
+        return self.trainer.optimizers[:1]
+
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Make the step's randomness independent of everything that ran before it, and start the epoch's means."""
         if batch_idx == 0:  # resumed after an epoch's last batch, the meter still holds that epoch
@@ -317,12 +334,14 @@ class DisentanglementModule(LightningModule):
             )
 
 
-def _check_ranges(latent_dim: int, lr: float, reconstruction: float) -> None:
+def _check_ranges(latent_dim: int, lr: float, reconstruction: float, decay_from: float) -> None:
     for name, value in {"latent_dim": latent_dim, "lr": lr}.items():
         if value <= 0:
             raise ValueError(f"model.{name} is {value}; it must be positive.")
     if reconstruction < 0:
         raise ValueError(f"model.reconstruction is {reconstruction}; it must not be negative.")
+    if not 0 <= decay_from <= 1:
+        raise ValueError(f"model.decay_from is {decay_from}; it must be a share of the epochs, from 0 to 1.")
 
 
 class LossMeter:
