@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,9 +21,19 @@ class CODA(DisentanglementModule):
     Ou & Zhang, "CODA: A Correlation-Oriented Disentanglement and Augmentation Modeling Scheme for Better Resisting
     Subpopulation Shifts", NeurIPS 2024: the synthesis and the consistency loss, without its sample weights.
     Wants `reconstruction` > 0, or the decoder never learns what a sample looks like.
+
+    Args:
+        decoder: The backbone's, as in the paper's comparison, or the `convolutional` one that our counterfactuals have.
+        **kwargs: Of `DisentanglementModule`.
     """
 
     needs_decoder = True
+
+    def __init__(self, decoder: Literal["backbone", "convolutional"] = "backbone", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if decoder == "convolutional":
+            shape = tuple(self.hparams["input_shape"])
+            self.decoder = Decoder("convolutional", shape, len(self.attribute_sizes), self.latent_dim)
 
     def penalty(self, z: Tensor, batch: Batch) -> Tensor:
         """Cross-entropy of the labels a synthetic sample was made of, and divergence from its parts' predictions."""

@@ -1,6 +1,7 @@
 """Methods of our own, beside the paper's: what one may do with discovered modes instead of disentangling."""
 
 from codid_lightning.methods.cell_balanced import CellBalanced
+from codid_lightning.methods.counterfactual import Counterfactual
 from codid_lightning.methods.group_dro import GroupDRO
 
-__all__ = ["CellBalanced", "GroupDRO"]
+__all__ = ["CellBalanced", "Counterfactual", "GroupDRO"]

@@ -13,7 +13,10 @@ import torch
 from torch import Tensor, nn
 from torchvision.models import resnet18
 
+from codid_lightning.networks.autoencoder import latent_shape, spatial_decoder
+
 Backbone = Literal["mlp", "resnet18", "har", "mfd"]
+DecoderKind = Literal[Backbone, "convolutional"]
 Shape = tuple[int, ...]
 
 
@@ -43,11 +46,19 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """All representations together to a reconstruction: z (B, Q, d) to x (B, *input_shape)."""
+    """All representations together to a reconstruction: z (B, Q, d) to x (B, *input_shape).
 
-    def __init__(self, backbone: Backbone, input_shape: Shape, num_attributes: int, latent_dim: int) -> None:
+    Args:
+        kind: Row of the architecture table, or `convolutional` for the one our conditional autoencoder has.
+        input_shape: Shape of one sample.
+        num_attributes: Q.
+        latent_dim: d.
+    """
+
+    def __init__(self, kind: DecoderKind, input_shape: Shape, num_attributes: int, latent_dim: int) -> None:
         super().__init__()
-        build = {"mlp": _mlp_decoder, "resnet18": _image_decoder, "har": _har_decoder, "mfd": _mfd_decoder}[backbone]
+        table = {"mlp": _mlp_decoder, "resnet18": _image_decoder, "har": _har_decoder, "mfd": _mfd_decoder}
+        build = {**table, "convolutional": _convolutional_decoder}[kind]
         self.network = build(num_attributes * latent_dim, input_shape)
         self.input_shape = input_shape
 
@@ -98,6 +109,13 @@ def _image_decoder(width: int, shape: Shape) -> nn.Module:
     for inner, outer in ((512, 256), (256, 128), (128, 64), (64, 64)):
         layers += [nn.ConvTranspose2d(inner, outer, 4, 2, 1, bias=False), nn.BatchNorm2d(outer), nn.ReLU()]
     return nn.Sequential(*layers, nn.ConvTranspose2d(64, channels, 4, 2, 1), nn.Sigmoid())
+
+
+def _convolutional_decoder(width: int, shape: Shape) -> nn.Module:
+    """Representations laid out as the latent map of our conditional autoencoder, then its decoder."""
+    start = latent_shape(shape)
+    layers = [nn.Linear(width, prod(start)), nn.Unflatten(1, start), *spatial_decoder(start[0], shape)]
+    return nn.Sequential(*layers, *([nn.Sigmoid()] if len(shape) == 3 else []))
 
 
 def _conv(inner: int, outer: int, kernel: int, stride: int) -> list[nn.Module]:

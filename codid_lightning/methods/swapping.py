@@ -1,0 +1,258 @@
+"""Counterfactuals: samples as they would look under other values of the other attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+from torch.optim import Optimizer
+
+from codid_lightning import distributed
+from codid_lightning.module import DisentanglementModule
+from codid_lightning.networks.autoencoder import ConditionalAutoencoder, Likelihood
+from codid_lightning.networks.statistics import resting_statistics
+from codid_lightning.runs import RunError
+from datamodules.base import Batch
+
+
+class SwappingModule(DisentanglementModule):
+    """Learns to change all attributes but the first, and trains on changed samples if that worked. Ours.
+
+    For the first `autoencoder_epochs` an autoencoder that is told the other attributes learns beside the method, which
+    trains as it would without. Then the `SwapGate` looks at swapped validation data. If it accepts, every batch is
+    followed by its counterfactuals: the same samples decoded under other values, drawn uniformly among all other
+    combinations of values that occur in training, with the same a_1. If it refuses, the method goes on as it was. No
+    mode label is used.
+
+    The counterfactuals are a batch of their own for BatchNorm, and leave its running statistics alone. They train z_1
+    and the prediction of a_1 only. A method says where their loss enters by calling `informative_loss`.
+
+    Args:
+        autoencoder_epochs: Epochs the autoencoder learns for, before counterfactuals are used.
+        autoencoder_lr: Its learning rate.
+        autoencoder_kl: Weight of the KL divergence of its latent from the standard Gaussian. It grows from 0 over the
+            first half of the autoencoder's epochs: on little data the latent otherwise never comes to be used.
+        likelihood: What it takes x for given the latent; null is `bernoulli` for images and `gaussian` otherwise.
+        swap_weight: Weight of the counterfactuals' loss, real samples counting 1.
+        **kwargs: Of the method.
+    """
+
+    occurring: Tensor  # (V,) bool, values of the other attributes that occur in training, side by side
+
+    def __init__(
+        self,
+        autoencoder_epochs: int = 5,
+        autoencoder_lr: float = 2e-3,
+        autoencoder_kl: float = 0.2,
+        likelihood: Likelihood | None = None,
+        swap_weight: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        positive = {"autoencoder_epochs": autoencoder_epochs, "autoencoder_lr": autoencoder_lr}
+        for name, value in {**positive, "swap_weight": swap_weight}.items():
+            if value <= 0:
+                raise ValueError(f"model.{name} is {value}; it must be positive.")
+        if autoencoder_kl < 0:
+            raise ValueError(f"model.autoencoder_kl is {autoencoder_kl}; it must not be negative.")
+        if len(self.attribute_sizes) < 2:
+            raise ValueError("The data has one attribute; counterfactuals need another one to change.")
+        self.automatic_optimization = False
+        self.autoencoder_epochs, self.autoencoder_lr = autoencoder_epochs, autoencoder_lr
+        self.autoencoder_kl, self.swap_weight = autoencoder_kl, swap_weight
+        values = sum(self.attribute_sizes[1:])
+        # Made last: the other networks start as they would without it, and a refused swap costs nothing.
+        self.autoencoder = ConditionalAutoencoder(tuple(self.hparams["input_shape"]), values, likelihood)
+        self.register_buffer("occurring", torch.zeros(values, dtype=torch.bool))
+        self.gate_metrics: dict[str, float] = {}
+
+    # ------------------------------------------------------------------------------------------------------ swapping
+
+    @property
+    def swapping(self) -> bool:
+        """Whether the gate has opened."""
+        return self.gate_metrics.get("gate/accepted", 0.0) > 0
+
+    def condition(self, a: Tensor) -> Tensor:
+        """The other attributes of samples with attributes a (B, Q), one-hot side by side, (B, V)."""
+        parts = [F.one_hot(a[:, q], size) for q, size in list(enumerate(self.attribute_sizes))[1:]]
+        return torch.cat(parts, dim=1).float()
+
+    def occurring_values(self) -> list[Tensor]:
+        """Values of each other attribute that occur in training."""
+        return [mask.nonzero()[:, 0] for mask in self.occurring.split(list(self.attribute_sizes[1:]))]
+
+    def combinations(self) -> int:
+        """How many combinations of the other attributes' values there are."""
+        return prod(len(values) for values in self.occurring_values())
+
+    def other_values(self, a: Tensor, offset: Tensor) -> Tensor:
+        """Attributes (B, Q) with the same a_1 and another combination of the others.
+
+        Args:
+            a: Attributes (B, Q).
+            offset: How many combinations to go on from each sample's own (B,), modulo how many there are: random
+                numbers of `offsets` make all others equally likely.
+        """
+        occurring = self.occurring_values()
+        number = torch.zeros_like(a[:, 0])
+        for q, values in enumerate(occurring, start=1):
+            number = number * len(values) + torch.searchsorted(values, a[:, q].contiguous())
+        number = (number + offset.to(number)) % self.combinations()
+        columns = []
+        for values in reversed(occurring):
+            columns.append(values[number % len(values)])
+            number = number // len(values)
+        return torch.stack([a[:, 0], *reversed(columns)], dim=1)
+
+    def offsets(self, count: int, generator: torch.Generator) -> Tensor:
+        """Random numbers (count,) of combinations to go on, never back to the start."""
+        return torch.randint(1, self.combinations(), (count,), generator=generator, device=generator.device)
+
+    @torch.no_grad()
+    def swap(self, x: Tensor, a: Tensor) -> Tensor:
+        """Samples x (B, ...) as they would look with attributes a (B, Q)."""
+        with torch.autocast(self.device.type, enabled=False):
+            swapped: Tensor = self.autoencoder(x.float(), self.condition(a))
+        return swapped.to(x)
+
+    @torch.no_grad()
+    def symmetrised(self, x: Tensor) -> Tensor:
+        """The mean of samples x (B, ...) over all values of the other attributes, each equally likely.
+
+        With several other attributes the mean is over their values one attribute at a time, as many decodings as there
+        are values; a decoding is told the average of the other attributes' indicators.
+        """
+        autoencoder, sizes = self.autoencoder, list(self.attribute_sizes[1:])
+        mean, _ = autoencoder.encode(x.float())
+        average = torch.cat([m / m.sum().clamp_min(1) for m in self.occurring.float().split(sizes)])
+        total, count, start = torch.zeros_like(x, dtype=torch.float32), 0, 0
+        for size, values in zip(sizes, self.occurring_values(), strict=True):
+            for value in values.tolist():
+                condition = average.clone()
+                condition[start : start + size] = F.one_hot(torch.tensor(value), size).to(condition)
+                total += autoencoder.render(mean, condition.expand(len(x), -1))
+                count += 1
+            start += size
+        return total / count
+
+    # --------------------------------------------------------------------------------------------------------- losses
+
+    def informative_loss(self, z: Tensor, batch: Batch) -> Tensor:
+        """The method's own, and once the gate has opened its mean with the counterfactuals'."""
+        loss = super().informative_loss(z, batch)
+        if not self.swapping:
+            return loss
+        return (loss + self.swap_weight * self.counterfactual_loss(batch)) / (1 + self.swap_weight)
+
+    def counterfactual_loss(self, batch: Batch) -> Tensor:
+        """Cross-entropy of a_1 on the batch's counterfactuals."""
+        offset = self._draw(batch["a"], lambda n: self.offsets(n, self.swap_generator))
+        x = self.swap(batch["x"], self.other_values(batch["a"], offset))
+        first = self.encoder.subnetworks[0]
+        with resting_statistics(first):
+            z = first(x)[:, : self.latent_dim]
+        loss = F.cross_entropy(self.predictors[0](z), batch["a"][:, 0])
+        self.losses.add("counterfactual", loss)
+        return loss
+
+    def autoencoder_loss(self, batch: Batch, kl_weight: float) -> Tensor:
+        """Negative log-likelihood plus weighted KL divergence, summed over dimensions, the mean over samples.
+
+        The Gaussian's variance is the one that makes the global batch likeliest, a constant to the gradient: errors
+        count in units of what is not explained yet, whatever the scale of the data (Rybkin et al., "Simple and
+        Effective VAE Training with Calibrated Decoders", ICML 2021).
+        """
+        x, shape = batch["x"].float(), self.autoencoder.latent_shape
+        noise = self._draw(x, lambda n: torch.randn(n, *shape, generator=self.swap_generator, device=x.device))
+        error, divergence = self.autoencoder.losses(x, self.condition(batch["a"]), noise.to(x))
+        if self.autoencoder.likelihood == "gaussian":
+            size = prod(self.autoencoder.input_shape)
+            variance = distributed.average([error.detach().mean() * distributed.share(x)])[0] / size
+            error = error / (2 * variance).clamp_min(1e-12)
+        self.losses.add("autoencoder", error.mean())
+        self.losses.add("autoencoder_kl", divergence.mean())
+        return (error + kl_weight * divergence).mean()
+
+    def autoencode(self, batch: Batch, batch_idx: int) -> None:
+        """One step of the autoencoder."""
+        learnt = self.current_epoch + batch_idx / self.trainer.num_training_batches
+        kl_weight = self.autoencoder_kl * min(1.0, 2 * learnt / self.autoencoder_epochs)
+        with torch.autocast(self.device.type, enabled=False):
+            loss = self.autoencoder_loss(batch, kl_weight)
+        self.minimise(self.trainer.optimizers[-1], loss * distributed.share(batch["x"]))
+
+    def autoencoder_optimizer(self) -> Optimizer:
+        """Adam of the autoencoder; a method puts it last."""
+        return self.adam(self.autoencoder.parameters(), self.autoencoder_lr)
+
+    # ---------------------------------------------------------------------------------------------------------- hooks
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor | None:
+        """The autoencoder's step while it learns, and the method's."""
+        if self.current_epoch < self.autoencoder_epochs:
+            self.autoencode(batch, batch_idx)
+        return super().training_step(batch, batch_idx)
+
+    def configure_callbacks(self) -> list[Callback]:
+        """The gate comes with the method."""
+        from codid_lightning.callbacks.swap_gate import SwapGate
+
+        settled, *others = super().configure_callbacks() or [None]
+        return [*([] if settled is None else [settled]), SwapGate(), *others]
+
+    def on_fit_start(self) -> None:
+        """Look which values there are to swap, and refuse inputs the autoencoder's likelihood does not know."""
+        super().on_fit_start()
+        train = self.trainer.datamodule.datasets["train"]  # type: ignore[attr-defined]
+        columns = list(enumerate(self.attribute_sizes))[1:]
+        counts = [train.a[:, q].bincount(minlength=size) for q, size in columns]
+        self.occurring = (torch.cat(counts) > 0).to(self.device)
+        some = train[torch.arange(min(len(train), 1000))]["x"]
+        if self.autoencoder.likelihood == "bernoulli" and not 0 <= float(some.min()) <= float(some.max()) <= 1:
+            raise RunError(
+                f"The images have values from {float(some.min()):.3g} to {float(some.max()):.3g}, not in [0, 1]: set "
+                "model.likelihood to gaussian."
+            )
+        epochs = self.trainer.max_epochs
+        if epochs is not None and 0 < epochs <= self.autoencoder_epochs and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
+            rank_zero_warn(
+                f"model.autoencoder_epochs is {self.autoencoder_epochs}, trainer.max_epochs {epochs}: no epoch is left "
+                "to train on counterfactuals."
+            )
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Randomness of noise and swaps that all ranks share."""
+        super().on_train_batch_start(batch, batch_idx)
+        self.swap_generator = torch.Generator(self.device).manual_seed(self.step_seed(batch_idx, -1))
+
+    def on_train_epoch_end(self) -> None:
+        """Log the gate's scores with the losses."""
+        super().on_train_epoch_end()
+        self.log_dict(self.gate_metrics)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the gate's verdict."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["codid"]["gate"] = self.gate_metrics
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore the gate's verdict."""
+        super().on_load_checkpoint(checkpoint)
+        self.gate_metrics = checkpoint["codid"]["gate"]
+
+    # -------------------------------------------------------------------------------------------------------- helpers
+
+    @staticmethod
+    def _draw(rows: Tensor, draw: Callable[[int], Tensor]) -> Tensor:
+        """This rank's rows of what is drawn for all ranks' rows, which are one batch to the generator."""
+        if distributed.world_size() == 1:
+            return draw(len(rows))
+        counts, rank = distributed.row_counts(rows), torch.distributed.get_rank()
+        return draw(sum(counts))[sum(counts[:rank]) :][: len(rows)]

@@ -1,0 +1,337 @@
+"""Counterfactual training: what is swapped, what is learnt from it, and what happens where the gate refuses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from codid_lightning import Base, Counterfactual
+from codid_lightning.benchmark import Resolver
+from codid_lightning.callbacks.swap_gate import SwapGate, SwapScores, verdict
+from codid_lightning.cli import packaged_configs
+from codid_lightning.runs import RunError
+from tests.baselines.small import ManyValues
+from tests.codid.test_resume import differences
+from tests.methods.planted import Planted, make, trainer
+
+LEARNS = {"autoencoder_epochs": 12, "autoencoder_lr": 5e-3}
+
+
+@pytest.fixture(scope="module")
+def accepted():
+    """A run on data whose second attribute can be swapped."""
+    data = Planted()
+    model, run = make(Counterfactual, data, **LEARNS), trainer(14)
+    run.fit(model, data)
+    return data, model, run
+
+
+# ----------------------------------------------------------------------------------------------------- what is swapped
+
+
+def swapper(sizes, occurring):
+    model = Counterfactual(input_shape=(6,), attribute_sizes=sizes, latent_dim=4)
+    model.occurring = torch.tensor([v in values for size, values in zip(sizes[1:], occurring, strict=True)
+                                    for v in range(size)])  # fmt: skip
+    return model
+
+
+@pytest.mark.parametrize(("sizes", "occurring"), [((2, 2), [[0, 1]]), ((3, 5), [[0, 2, 4]]), ((2, 3, 4), [[1, 2], [0, 1, 3]])])
+def test_other_values_are_all_other_combinations_equally_often(sizes, occurring):
+    model = swapper(sizes, occurring)
+    every = [(1, *values) for values in product(*occurring)]
+    repeats = 600 * (len(every) - 1)
+    generator = torch.Generator().manual_seed(0)
+    for own in every:
+        found = model.other_values(torch.tensor([own] * repeats), model.offsets(repeats, generator))
+        counts = Counter(map(tuple, found.tolist()))
+        assert counts.keys() == set(every) - {own}
+        assert all(abs(n - 600) < 5 * 600**0.5 for n in counts.values())
+
+
+def test_symmetrised_is_the_mean_over_the_values_that_occur():
+    torch.manual_seed(0)
+    model = swapper((2, 4), [[0, 3]])
+    x = torch.randn(5, 6)
+    both = [model.autoencoder(x, F.one_hot(torch.full((5,), v), 4).float()) for v in (0, 3)]
+    torch.testing.assert_close(model.symmetrised(x), (both[0] + both[1]) / 2)
+
+
+def test_swapped_samples_move_to_the_other_channel(accepted):
+    data, model, _ = accepted
+    batch = data.datasets["val"][torch.arange(200)]
+    new = torch.stack([batch["a"][:, 0], 1 - batch["a"][:, 1]], dim=1)
+    expected = batch["x"].flip(1)  # the true counterfactual
+    error = (model.swap(batch["x"], new) - expected).square().mean()
+    assert error < 0.2 * (batch["x"] - expected).square().mean()
+
+
+# ----------------------------------------------------------------------------------------------------------- the losses
+
+
+def test_gaussian_error_has_the_gradient_of_the_likeliest_variance():
+    data = ManyValues()
+    model = make(Counterfactual, data)
+    model.swap_generator = torch.Generator().manual_seed(0)
+    data.setup()
+    batch = data.datasets["train"][torch.arange(24)]
+    parameters = list(model.autoencoder.parameters())
+    found = torch.autograd.grad(model.autoencoder_loss(batch, 0.0), parameters)
+    model.swap_generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(24, *model.autoencoder.latent_shape, generator=model.swap_generator)
+    mean, log_variance = model.autoencoder.encode(batch["x"])
+    condition = torch.cat([F.one_hot(batch["a"][:, 1], 30), F.one_hot(batch["a"][:, 2], 3)], 1).float()
+    decoded = model.autoencoder.decode(mean + (log_variance / 2).exp() * noise, condition)
+    profile = 6 / 2 * ((decoded - batch["x"]) ** 2).mean().log()  # -log-likelihood at its best variance
+    for one, other in zip(found, torch.autograd.grad(profile, parameters), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_counterfactuals_are_a_batch_of_their_own(accepted):
+    data, model, _ = accepted
+    batch = data.datasets["train"][torch.arange(50)]
+    model.train()
+    model.swap_generator = torch.Generator().manual_seed(3)
+    before = {k: v.clone() for k, v in model.encoder.state_dict().items()}
+    found = model.counterfactual_loss(batch)
+    assert not differences(before, dict(model.encoder.state_dict())), "running statistics belong to real samples"
+    x = model.swap(batch["x"], torch.stack([batch["a"][:, 0], 1 - batch["a"][:, 1]], dim=1))  # two values: no choice
+    z = model.encoder(x)[:, 0]  # normalised by the counterfactuals alone
+    expected = F.nll_loss(model.predictors[0](z).log_softmax(1), batch["a"][:, 0])
+    torch.testing.assert_close(found, expected)
+    model.encoder.load_state_dict(before)
+
+
+def test_informative_loss_is_the_weighted_mean_of_both(accepted):
+    data, model, _ = accepted
+    batch = data.datasets["train"][torch.arange(50)]
+    model.train()
+    z = model(batch["x"])
+    plain = model.attribute_losses(z, batch["a"]).sum(1).mean()
+    for weight in (1.0, 3.0):
+        model.swap_weight = weight
+        model.swap_generator = torch.Generator().manual_seed(3)
+        mixed = model.informative_loss(z, batch)
+        model.swap_generator = torch.Generator().manual_seed(3)
+        torch.testing.assert_close(mixed, (plain + weight * model.counterfactual_loss(batch)) / (1 + weight))
+    model.swap_weight = 1.0
+
+
+# -------------------------------------------------------------------------------------------------------------- the gate
+
+
+def test_gate_accepts_what_can_be_swapped(accepted):
+    _, model, run = accepted
+    assert run.callback_metrics["gate/accepted"] == 1
+    assert model.gate_metrics["gate/obedience"] > 0.95
+    assert "train/counterfactual" in run.callback_metrics
+    assert "accepted" in verdict(model.gate_metrics)
+
+
+@pytest.fixture(scope="module")
+def refused():
+    """A run on data whose second attribute leaves no trace."""
+    data = Planted(traceless=True)
+    model, run = make(Counterfactual, data, **LEARNS), trainer(14)
+    run.fit(model, data)
+    return data, model, run
+
+
+def test_gate_refuses_what_leaves_no_trace(refused):
+    _, model, run = refused
+    assert run.callback_metrics["gate/accepted"] == 0
+    assert model.gate_metrics["gate/obedience"] < 0.5
+    assert "train/counterfactual" not in run.callback_metrics
+    assert "refused" in verdict(model.gate_metrics)
+
+
+def test_a_refused_run_is_base_to_the_last_bit(refused):
+    data, model, _ = refused
+    base = make(Base, data)
+    trainer(14).fit(base, data)
+    own = model.state_dict()
+    for key, value in base.state_dict().items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, own[key]), key
+
+
+def test_gate_refuses_a_decoder_that_draws_all_samples_alike(accepted, monkeypatch):
+    data, model, run = accepted
+    kept = SwapGate().measure(run, model)
+    assert kept.accepted
+    alike = {v: data.datasets["train"].x[data.datasets["train"].a[:, 1] == v].mean(0) for v in (0, 1)}
+    monkeypatch.setattr(model, "swap", lambda x, a: torch.stack([alike[int(v)] for v in a[:, 1]]))
+    scores = SwapGate().measure(run, model)
+    assert scores.obedience > 0.8, "the mean picture of a channel is in that channel"
+    assert abs(scores.survival) < 0.1
+    assert not scores.accepted
+
+
+def test_scores_are_those_of_a_plain_loop(accepted):
+    data, model, run = accepted
+    scores = SwapGate().measure(run, model)
+    model.eval()
+    real = swapped = kept = returned = 0
+    before, after = [], []
+
+    def predict(x):
+        z = model(x[None])
+        return [int(model.predictors[q](z[:, q]).argmax()) for q in range(2)]
+
+    samples = data.datasets["val"]
+    for i in range(len(samples)):
+        one = samples[[i]]
+        new = torch.stack([one["a"][:, 0], 1 - one["a"][:, 1]], dim=1)
+        there = model.swap(one["x"], new)
+        was, is_now, back = predict(one["x"][0]), predict(there[0]), predict(model.swap(there, one["a"])[0])
+        real += was[1] == int(one["a"][0, 1])
+        swapped += is_now[1] == int(new[0, 1])
+        kept += is_now[0] == was[0]
+        returned += back[0] == was[0]
+        before.append(was[0])
+        after.append(back[0])
+    n = len(samples)
+    coincidence = sum(before.count(v) / n * after.count(v) / n for v in (0, 1))
+    expected = SwapScores(real / n, swapped / n, 0.5, kept / n, returned / n, coincidence)
+    for name, value in vars(expected).items():
+        assert getattr(scores, name) == pytest.approx(value, abs=2 / n), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "obedience", "survival"),
+    [
+        ({}, 1.0, 1.0),
+        ({"swapped": 0.25}, 0.0, 1.0),  # chance
+        ({"swapped": 0.1}, -0.25, 1.0),
+        ({"real": 0.25}, 0.0, 1.0),  # nothing to recognise: nothing is known
+        ({"returned": 0.5}, 1.0, 0.0),
+        ({"returned": 0.75}, 1.0, 0.5),
+        ({"coincidence": 1.0}, 1.0, 0.0),  # one prediction for all
+    ],
+)
+def test_scores_lie_between_chance_and_the_best(changes, obedience, survival):
+    perfect = {"real": 0.85, "swapped": 0.85, "chance": 0.25, "kept": 1.0, "returned": 1.0, "coincidence": 0.5}
+    scores = SwapScores(**{**perfect, **changes})
+    assert scores.obedience == pytest.approx(obedience)
+    assert scores.survival == pytest.approx(survival)
+    assert scores.accepted == (obedience == 1 and survival == 1)
+
+
+def test_one_value_cannot_be_swapped(capsys):
+    data = Planted(channels=2, missing=1, samples=60)
+    model = make(Counterfactual, data, autoencoder_epochs=1)
+    run = trainer(2)
+    run.fit(model, data)
+    assert run.callback_metrics["gate/accepted"] == 0
+    assert "single value" in capsys.readouterr().out
+
+
+# ----------------------------------------------------------------------------------------------- any data, any trainer
+
+
+@pytest.mark.parametrize("data", [Planted(channels=4, missing=1, samples=100), Planted(second=True, samples=100), ManyValues()],
+                         ids=["four values", "two others", "thirty values"])  # fmt: skip
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_trains_predicts_and_survives_a_checkpoint(data, precision, monkeypatch, tmp_path):
+    monkeypatch.setattr(SwapScores, "accepted", True)
+    model = make(Counterfactual, data, autoencoder_epochs=1)
+    run = trainer(2, precision=precision)
+    run.fit(model, data)
+    assert all(torch.isfinite(v) for v in run.callback_metrics.values())
+    assert {"train/counterfactual", "gate/obedience", "gate/survival"} <= run.callback_metrics.keys()
+    assert run.global_step == 2 * run.num_training_batches
+    run.save_checkpoint(tmp_path / "last.ckpt")
+    restored = Counterfactual.load_from_checkpoint(tmp_path / "last.ckpt", weights_only=True)
+    assert restored.gate_metrics == model.gate_metrics
+    expected, found = (trainer().predict(m, data) for m in (model, restored))
+    expected, found = (out[0][0] if isinstance(out[0], list) else out[0] for out in (expected, found))
+    assert torch.equal(expected["z"], found["z"])
+
+
+@pytest.mark.parametrize(("backbone", "shape"), [("resnet18", (3, 32, 32)), ("har", (9, 128)), ("mfd", (1, 640))])
+def test_trains_on_every_backbone(backbone, shape, monkeypatch):
+    monkeypatch.setattr(SwapScores, "accepted", True)
+    data = ManyValues(batch_size=8)
+    data.input_shape = shape
+    run = trainer(2, limit_train_batches=1)
+    run.fit(make(Counterfactual, data, backbone=backbone, autoencoder_epochs=1, likelihood="gaussian"), data)
+    assert all(torch.isfinite(v) for v in run.callback_metrics.values())
+
+
+@pytest.mark.parametrize("argument", ["autoencoder_epochs", "autoencoder_lr", "swap_weight"])
+def test_arguments_that_cannot_be(argument):
+    with pytest.raises(ValueError, match=f"model.{argument} is 0; it must be positive"):
+        Counterfactual(input_shape=(6,), attribute_sizes=(2, 2), **{argument: 0})
+
+
+def test_other_bad_input_is_named():
+    with pytest.raises(ValueError, match="model.autoencoder_kl is -1"):
+        Counterfactual(input_shape=(6,), attribute_sizes=(2, 2), autoencoder_kl=-1)
+    with pytest.raises(ValueError, match="one attribute"):
+        Counterfactual(input_shape=(6,), attribute_sizes=(2,))
+    data = ManyValues()
+    data.input_shape = (3, 8, 8)  # standard normal "images"
+    with pytest.raises(RunError, match="set model.likelihood to gaussian"):
+        trainer(1).fit(make(Counterfactual, data), data)
+
+
+def test_too_few_epochs_are_noticed():
+    data = Planted(samples=60)
+    with pytest.warns(UserWarning, match="no epoch is left"):
+        trainer(1).fit(make(Counterfactual, data, autoencoder_epochs=1), data)
+
+
+# ---------------------------------------------------------------------------------------------------------------- resume
+
+
+def run_to_the_end(folder, resume=None):
+    data = Planted(samples=120)
+    saver = ModelCheckpoint(folder, "{epoch}-{step}", every_n_train_steps=1, save_top_k=-1)
+    ends = ModelCheckpoint(folder, "end-{epoch}", every_n_epochs=1, save_top_k=-1, save_on_train_epoch_end=True)
+    run = trainer(4, enable_checkpointing=resume is None, callbacks=[saver, ends] if resume is None else [])
+    model = make(Counterfactual, data, autoencoder_epochs=2)
+    run.fit(model, data, ckpt_path=resume)
+    run.save_checkpoint(folder / "final.ckpt")
+    checkpoint = torch.load(folder / "final.ckpt", weights_only=True)
+    kept = {name: checkpoint[name] for name in ("state_dict", "optimizer_states", "codid")}
+    metrics = {k: v for k, v in run.callback_metrics.items() if "autoencoder" not in k}  # of epochs long past
+    return {**kept, "metrics": metrics}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SwapScores, "accepted", True)
+        folder = tmp_path_factory.mktemp("run")
+        return folder, run_to_the_end(folder)
+
+
+@pytest.mark.parametrize("point", ["end-epoch=0", "epoch=0-step=2", "end-epoch=1", "epoch=1-step=6", "epoch=2-step=7"])
+def test_resumed_runs_end_bit_for_bit_alike(point, uninterrupted, tmp_path, monkeypatch):
+    monkeypatch.setattr(SwapScores, "accepted", True)
+    folder, whole = uninterrupted
+    assert "train/counterfactual" in whole["metrics"]
+    assert not differences(whole, run_to_the_end(tmp_path, folder / f"{point}.ckpt"))
+
+
+# --------------------------------------------------------------------------------------------------------------- configs
+
+
+@pytest.mark.parametrize("dataset", ["cmnist", "uci_har", "toy_four_attributes"])
+def test_the_overlay_fits_base_and_codid(dataset):
+    resolver = Resolver.run([], run=False)
+    overlay = packaged_configs(["configs/methods/counterfactual.yaml"])[0]
+    for kind in ("base", "codid"):
+        below = packaged_configs([f"configs/{dataset}/{kind}.yaml"])[0]
+        config = resolver.resolve(["-c", below, "-c", overlay])
+        plain = resolver.resolve(["-c", below])
+        assert config["model"]["class_path"].endswith("Counterfactual")
+        assert config["method"] == "counterfactual"
+        assert config["data"] == plain["data"]
+        for shared in ("backbone", "latent_dim", "lr"):
+            assert config["model"]["init_args"][shared] == plain["model"]["init_args"][shared]
