@@ -1,4 +1,4 @@
-"""The gate before counterfactual training: did the autoencoder learn to change the other attributes and nothing else?"""
+"""The gate before counterfactual training: can the autoencoder change the other attributes and nothing else?"""
 
 from __future__ import annotations
 
@@ -98,16 +98,19 @@ class SwapGate(Callback):
         module.eval()
         loader = trainer.datamodule.val_dataloader()  # type: ignore[attr-defined]
         # Drawn by position in the set: the verdict does not depend on the number of ranks.
-        offsets = module.offsets(len(loader.dataset), torch.Generator().manual_seed(module.step_seed(-2)))
+        generator = torch.Generator().manual_seed(module.step_seed(-2))
+        offsets = torch.randint(1, module.combinations(), (len(loader.dataset),), generator=generator).to(module.device)
         first = module.attribute_sizes[0]
         counts = torch.zeros(4, dtype=torch.float64, device=module.device)  # samples, recognised real and new, kept
-        pairs = torch.zeros(first, first, dtype=torch.float64, device=module.device)  # predictions before and after the round trip
+        pairs = torch.zeros(
+            first, first, dtype=torch.float64, device=module.device
+        )  # predictions before and after the round trip
         for batch in loader:
             batch = trainer.strategy.batch_to_device(batch, module.device)
-            new = module.other_values(batch["a"], offsets.to(module.device)[batch["index"]])
+            old, new = batch["a"][:, 1:], module.others_than(batch["a"], offsets[batch["index"]])
             there = module.swap(batch["x"], new)
-            before, swapped, back = (predictions(module, x) for x in (batch["x"], there, module.swap(there, batch["a"])))
-            right, obeyed = (p[:, 1:] == a[:, 1:] for p, a in ((before, batch["a"]), (swapped, new)))
+            before, swapped, back = (predictions(module, x) for x in (batch["x"], there, module.swap(there, old)))
+            right, obeyed = (p[:, 1:] == a for p, a in ((before, old), (swapped, new)))
             kept = before[:, :1] == swapped[:, :1]
             counts[0] += len(new)
             counts[1:] += torch.stack([r.double().mean(1).sum() for r in (right, obeyed, kept)])
@@ -127,8 +130,8 @@ class SwapGate(Callback):
 
 
 def predictions(module: SwappingModule, x: Tensor) -> Tensor:
-    """Predicted values of all attributes, (B, Q)."""
-    z = module(x)
+    """Values of all attributes (B, Q) that the networks predict for x itself."""
+    z = module.encoder(x)
     return torch.stack([predictor(z[:, q]).argmax(1) for q, predictor in enumerate(module.predictors)], dim=1)
 
 
@@ -136,8 +139,8 @@ def verdict(metrics: Mapping[str, float]) -> str:
     """The gate's line."""
     decided = "accepted" if metrics["gate/accepted"] else "refused, training goes on without counterfactuals"
     return (
-        f"Swap gate: {decided}. Real samples show their other attributes in {metrics['gate/a2_real']:.1%}, swapped ones "
-        f"the new ones in {metrics['gate/a2_swapped']:.1%} (obedience {metrics['gate/obedience']:.2f}, at least "
+        f"Swap gate: {decided}. Real samples show their other attributes in {metrics['gate/a2_real']:.1%}, swapped "
+        f"ones the new ones in {metrics['gate/a2_swapped']:.1%} (obedience {metrics['gate/obedience']:.2f}, at least "
         f"{SMALLEST_OBEDIENCE}); a_1 is predicted as before in {metrics['gate/a1_returned']:.1%} after the way back "
         f"(survival {metrics['gate/survival']:.2f}, at least {SMALLEST_SURVIVAL})."
     )

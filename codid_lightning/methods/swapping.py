@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,18 +20,22 @@ from codid_lightning.networks.statistics import resting_statistics
 from codid_lightning.runs import RunError
 from datamodules.base import Batch
 
+MOST_DECODINGS = 32  # of one sample in evaluation
+
 
 class SwappingModule(DisentanglementModule):
-    """Learns to change all attributes but the first, and trains on changed samples if that worked. Ours.
+    """Learns to change all attributes but the first, and trains z_1 on changed samples if that worked. Ours.
 
     For the first `autoencoder_epochs` an autoencoder that is told the other attributes learns beside the method, which
-    trains as it would without. Then the `SwapGate` looks at swapped validation data. If it accepts, every batch is
-    followed by its counterfactuals: the same samples decoded under other values, drawn uniformly among all other
-    combinations of values that occur in training, with the same a_1. If it refuses, the method goes on as it was. No
-    mode label is used.
+    trains as it would without. Then the `SwapGate` looks at swapped validation data. If it refuses, the method goes on
+    as it was. If it accepts, z_1 is from then on computed from decoded samples: in training under values of the other
+    attributes that are drawn anew each time, all combinations that occur in training being equally likely, and in
+    evaluation as the mean over these combinations. What remains of the other attributes in z_1 then depends on nothing.
+    No mode label is used; evaluation needs no attribute at all.
 
-    The counterfactuals are a batch of their own for BatchNorm, and leave its running statistics alone. They train z_1
-    and the prediction of a_1 only. A method says where their loss enters by calling `informative_loss`.
+    Training on real samples beside their counterfactuals (`train_on: both`) does not do: a network tells decoded
+    samples from real ones and learns one shortcut for either. With BatchNorm statistics of real samples it predicts
+    little better than before.
 
     Args:
         autoencoder_epochs: Epochs the autoencoder learns for, before counterfactuals are used.
@@ -39,7 +43,8 @@ class SwappingModule(DisentanglementModule):
         autoencoder_kl: Weight of the KL divergence of its latent from the standard Gaussian. It grows from 0 over the
             first half of the autoencoder's epochs: on little data the latent otherwise never comes to be used.
         likelihood: What it takes x for given the latent; null is `bernoulli` for images and `gaussian` otherwise.
-        swap_weight: Weight of the counterfactuals' loss, real samples counting 1.
+        train_on: What z_1 sees once the gate has opened: `decoded` samples alone, or `both` real samples and, as a
+            batch of their own for BatchNorm, the same samples under other values.
         **kwargs: Of the method.
     """
 
@@ -51,12 +56,11 @@ class SwappingModule(DisentanglementModule):
         autoencoder_lr: float = 2e-3,
         autoencoder_kl: float = 0.2,
         likelihood: Likelihood | None = None,
-        swap_weight: float = 1.0,
+        train_on: Literal["decoded", "both"] = "decoded",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        positive = {"autoencoder_epochs": autoencoder_epochs, "autoencoder_lr": autoencoder_lr}
-        for name, value in {**positive, "swap_weight": swap_weight}.items():
+        for name, value in {"autoencoder_epochs": autoencoder_epochs, "autoencoder_lr": autoencoder_lr}.items():
             if value <= 0:
                 raise ValueError(f"model.{name} is {value}; it must be positive.")
         if autoencoder_kl < 0:
@@ -65,7 +69,7 @@ class SwappingModule(DisentanglementModule):
             raise ValueError("The data has one attribute; counterfactuals need another one to change.")
         self.automatic_optimization = False
         self.autoencoder_epochs, self.autoencoder_lr = autoencoder_epochs, autoencoder_lr
-        self.autoencoder_kl, self.swap_weight = autoencoder_kl, swap_weight
+        self.autoencoder_kl, self.train_on = autoencoder_kl, train_on
         values = sum(self.attribute_sizes[1:])
         # Made last: the other networks start as they would without it, and a refused swap costs nothing.
         self.autoencoder = ConditionalAutoencoder(tuple(self.hparams["input_shape"]), values, likelihood)
@@ -79,11 +83,6 @@ class SwappingModule(DisentanglementModule):
         """Whether the gate has opened."""
         return self.gate_metrics.get("gate/accepted", 0.0) > 0
 
-    def condition(self, a: Tensor) -> Tensor:
-        """The other attributes of samples with attributes a (B, Q), one-hot side by side, (B, V)."""
-        parts = [F.one_hot(a[:, q], size) for q, size in list(enumerate(self.attribute_sizes))[1:]]
-        return torch.cat(parts, dim=1).float()
-
     def occurring_values(self) -> list[Tensor]:
         """Values of each other attribute that occur in training."""
         return [mask.nonzero()[:, 0] for mask in self.occurring.split(list(self.attribute_sizes[1:]))]
@@ -92,73 +91,83 @@ class SwappingModule(DisentanglementModule):
         """How many combinations of the other attributes' values there are."""
         return prod(len(values) for values in self.occurring_values())
 
-    def other_values(self, a: Tensor, offset: Tensor) -> Tensor:
-        """Attributes (B, Q) with the same a_1 and another combination of the others.
-
-        Args:
-            a: Attributes (B, Q).
-            offset: How many combinations to go on from each sample's own (B,), modulo how many there are: random
-                numbers of `offsets` make all others equally likely.
-        """
-        occurring = self.occurring_values()
-        number = torch.zeros_like(a[:, 0])
-        for q, values in enumerate(occurring, start=1):
-            number = number * len(values) + torch.searchsorted(values, a[:, q].contiguous())
-        number = (number + offset.to(number)) % self.combinations()
+    def combination(self, number: Tensor) -> Tensor:
+        """Values of the other attributes (B, Q - 1) in combinations given by number (B,), from 0."""
         columns = []
-        for values in reversed(occurring):
+        for values in reversed(self.occurring_values()):
             columns.append(values[number % len(values)])
             number = number // len(values)
-        return torch.stack([a[:, 0], *reversed(columns)], dim=1)
+        return torch.stack(columns[::-1], dim=1)
 
-    def offsets(self, count: int, generator: torch.Generator) -> Tensor:
-        """Random numbers (count,) of combinations to go on, never back to the start."""
-        return torch.randint(1, self.combinations(), (count,), generator=generator, device=generator.device)
+    def others_than(self, a: Tensor, offset: Tensor) -> Tensor:
+        """Values of the other attributes (B, Q - 1) in other combinations than those of samples.
+
+        Args:
+            a: Attributes of the samples (B, Q).
+            offset: How many combinations to go on from each sample's own (B,), from 1 to one less than there are: if
+                that is random, all others are equally likely.
+        """
+        number = torch.zeros_like(a[:, 0])
+        for q, values in enumerate(self.occurring_values(), start=1):
+            number = number * len(values) + torch.searchsorted(values, a[:, q].contiguous())
+        return self.combination((number + offset) % self.combinations())
+
+    def condition(self, values: Tensor) -> Tensor:
+        """Values of the other attributes (B, Q - 1), one-hot side by side (B, V)."""
+        parts = [F.one_hot(values[:, q], size) for q, size in enumerate(self.attribute_sizes[1:])]
+        return torch.cat(parts, dim=1).float()
 
     @torch.no_grad()
-    def swap(self, x: Tensor, a: Tensor) -> Tensor:
-        """Samples x (B, ...) as they would look with attributes a (B, Q)."""
+    def swap(self, x: Tensor, values: Tensor) -> Tensor:
+        """Samples x (B, ...) as they would look under values of the other attributes (B, Q - 1)."""
         with torch.autocast(self.device.type, enabled=False):
-            swapped: Tensor = self.autoencoder(x.float(), self.condition(a))
+            swapped: Tensor = self.autoencoder(x.float(), self.condition(values))
         return swapped.to(x)
 
-    @torch.no_grad()
-    def symmetrised(self, x: Tensor) -> Tensor:
-        """The mean of samples x (B, ...) over all values of the other attributes, each equally likely.
+    # -------------------------------------------------------------------------------------------- forward and losses
 
-        With several other attributes the mean is over their values one attribute at a time, as many decodings as there
-        are values; a decoding is told the average of the other attributes' indicators.
+    def forward(self, x: Tensor) -> Tensor:
+        """Representations z (B, Q, d); once the gate has opened, z_1 is that of decoded samples."""
+        if not self.swapping or self.train_on == "both":
+            return super().forward(x)
+        first, *others = self.encoder.subnetworks
+        own = first(self.randomised(x)) if self.training else self.averaged(x)
+        return torch.stack([own, *(network(x) for network in others)], dim=1)
+
+    def randomised(self, x: Tensor) -> Tensor:
+        """Samples x (B, ...) under random values of the other attributes."""
+        return self.swap(x, self.combination(self._random_numbers(x, 0)))
+
+    def averaged(self, x: Tensor) -> Tensor:
+        """The mean z_1 (B, d) of samples x over the combinations of the other attributes' values.
+
+        Of more than `MOST_DECODINGS` combinations, so many evenly spaced ones stand for all.
         """
-        autoencoder, sizes = self.autoencoder, list(self.attribute_sizes[1:])
-        mean, _ = autoencoder.encode(x.float())
-        average = torch.cat([m / m.sum().clamp_min(1) for m in self.occurring.float().split(sizes)])
-        total, count, start = torch.zeros_like(x, dtype=torch.float32), 0, 0
-        for size, values in zip(sizes, self.occurring_values(), strict=True):
-            for value in values.tolist():
-                condition = average.clone()
-                condition[start : start + size] = F.one_hot(torch.tensor(value), size).to(condition)
-                total += autoencoder.render(mean, condition.expand(len(x), -1))
-                count += 1
-            start += size
-        return total / count
-
-    # --------------------------------------------------------------------------------------------------------- losses
+        count = self.combinations()
+        chosen = torch.linspace(0, count - 1, min(count, MOST_DECODINGS), device=x.device).round().long()
+        with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
+            latent, _ = self.autoencoder.encode(x.float())
+        total: Tensor | float = 0.0
+        for values in self.combination(chosen):
+            with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
+                decoded = self.autoencoder.render(latent, self.condition(values[None]).expand(len(x), -1))
+            total = total + self.encoder.subnetworks[0](decoded.to(x))
+        assert isinstance(total, Tensor)  # noqa: S101  (there is at least one combination)
+        return total / len(chosen)
 
     def informative_loss(self, z: Tensor, batch: Batch) -> Tensor:
-        """The method's own, and once the gate has opened its mean with the counterfactuals'."""
+        """The method's own; where real samples stay, its mean with the counterfactuals'."""
         loss = super().informative_loss(z, batch)
-        if not self.swapping:
+        if not self.swapping or self.train_on == "decoded":
             return loss
-        return (loss + self.swap_weight * self.counterfactual_loss(batch)) / (1 + self.swap_weight)
+        return (loss + self.counterfactual_loss(batch)) / 2
 
     def counterfactual_loss(self, batch: Batch) -> Tensor:
-        """Cross-entropy of a_1 on the batch's counterfactuals."""
-        offset = self._draw(batch["a"], lambda n: self.offsets(n, self.swap_generator))
-        x = self.swap(batch["x"], self.other_values(batch["a"], offset))
+        """Cross-entropy of a_1 on the batch's counterfactuals, normalised by themselves."""
         first = self.encoder.subnetworks[0]
+        x = self.swap(batch["x"], self.others_than(batch["a"], self._random_numbers(batch["x"], 1)))
         with resting_statistics(first):
-            z = first(x)[:, : self.latent_dim]
-        loss = F.cross_entropy(self.predictors[0](z), batch["a"][:, 0])
+            loss = F.cross_entropy(self.predictors[0](first(x)), batch["a"][:, 0])
         self.losses.add("counterfactual", loss)
         return loss
 
@@ -171,7 +180,7 @@ class SwappingModule(DisentanglementModule):
         """
         x, shape = batch["x"].float(), self.autoencoder.latent_shape
         noise = self._draw(x, lambda n: torch.randn(n, *shape, generator=self.swap_generator, device=x.device))
-        error, divergence = self.autoencoder.losses(x, self.condition(batch["a"]), noise.to(x))
+        error, divergence = self.autoencoder.losses(x, self.condition(batch["a"][:, 1:]), noise.to(x))
         if self.autoencoder.likelihood == "gaussian":
             size = prod(self.autoencoder.input_shape)
             variance = distributed.average([error.detach().mean() * distributed.share(x)])[0] / size
@@ -201,11 +210,10 @@ class SwappingModule(DisentanglementModule):
         return super().training_step(batch, batch_idx)
 
     def configure_callbacks(self) -> list[Callback]:
-        """The gate comes with the method."""
+        """The gate comes with the method, before anything that builds on its verdict."""
         from codid_lightning.callbacks.swap_gate import SwapGate
 
-        settled, *others = super().configure_callbacks() or [None]
-        return [*([] if settled is None else [settled]), SwapGate(), *others]
+        return [SwapGate(), *super().configure_callbacks()]
 
     def on_fit_start(self) -> None:
         """Look which values there are to swap, and refuse inputs the autoencoder's likelihood does not know."""
@@ -248,6 +256,11 @@ class SwappingModule(DisentanglementModule):
         self.gate_metrics = checkpoint["codid"]["gate"]
 
     # -------------------------------------------------------------------------------------------------------- helpers
+
+    def _random_numbers(self, rows: Tensor, low: int) -> Tensor:
+        """Numbers of combinations (B,) from `low`, one for each row."""
+        high, generator = self.combinations(), self.swap_generator
+        return self._draw(rows, lambda n: torch.randint(low, high, (n,), generator=generator, device=rows.device))
 
     @staticmethod
     def _draw(rows: Tensor, draw: Callable[[int], Tensor]) -> Tensor:

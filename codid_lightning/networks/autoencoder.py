@@ -52,7 +52,7 @@ class ConditionalAutoencoder(nn.Module):
         return mean, log_variance
 
     def decode(self, z: Tensor, condition: Tensor) -> Tensor:
-        """x (B, *input_shape) of a latent under a condition (B, V); logits where the likelihood is Bernoulli."""
+        """Decoded x (B, *input_shape) of a latent under a condition (B, V); logits where the likelihood is Bernoulli."""
         planes = condition.to(z).view(*condition.shape, *(1 for _ in z.shape[2:])).expand(-1, -1, *z.shape[2:])
         return cropped(self.decoder(torch.cat([z, planes], dim=1)), self.input_shape)
 
@@ -62,7 +62,7 @@ class ConditionalAutoencoder(nn.Module):
         return x.sigmoid() if self.likelihood == "bernoulli" else x
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        """x as it would look under another condition, all else being as the latent says."""
+        """Samples x as they would look under another condition, all else being as the latent says."""
         return self.render(self.encode(x)[0], condition)
 
     def losses(self, x: Tensor, condition: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,7 +144,7 @@ def _convolutions(shape: Shape) -> tuple[Callable[..., nn.Module], Callable[...,
 
 
 def padded(x: Tensor) -> Tensor:
-    """x (B, C, *places) with its last places repeated up to multiples of four."""
+    """Samples x (B, C, *places) with their last places repeated up to multiples of four."""
     missing = [-size % 2**_HALVINGS for size in x.shape[2:]]
     if not any(missing):
         return x

@@ -14,7 +14,9 @@ SHAPES = [(3, 28, 28), (3, 8, 8), (1, 5, 7), (3, 128), (1, 150), (2, 3), (6,), (
 
 def test_divergence_is_that_of_two_gaussians():
     mean, log_variance = torch.randn(5, 3, dtype=torch.double), torch.randn(5, 3, dtype=torch.double)
-    expected = kl_divergence(Normal(mean, (log_variance / 2).exp()), Normal(torch.zeros(()), torch.ones(())).expand((5, 3)))
+    expected = kl_divergence(
+        Normal(mean, (log_variance / 2).exp()), Normal(torch.zeros(()), torch.ones(())).expand((5, 3))
+    )
     torch.testing.assert_close(standard_divergence(mean, log_variance), expected)
 
 
@@ -25,7 +27,9 @@ def test_images_are_bernoulli():
     error, divergence = network.losses(x, condition, noise)
     mean, log_variance = network.encode(x)
     logits = network.decode(mean + (log_variance / 2).exp() * noise, condition)
-    lightness = Bernoulli(logits=logits, validate_args=False)  # its log-probability is linear in x, also between 0 and 1
+    lightness = Bernoulli(
+        logits=logits, validate_args=False
+    )  # its log-probability is linear in x, also between 0 and 1
     torch.testing.assert_close(error, -lightness.log_prob(x).sum((1, 2, 3)))
     closed_form = (mean**2 + log_variance.exp() - 1 - log_variance).sum((1, 2, 3)) / 2
     torch.testing.assert_close(divergence, closed_form)
