@@ -121,7 +121,7 @@ class SwappingModule(DisentanglementModule):
     def swap(self, x: Tensor, values: Tensor) -> Tensor:
         """Samples x (B, ...) as they would look under values of the other attributes (B, Q - 1)."""
         with torch.autocast(self.device.type, enabled=False):
-            swapped: Tensor = self.autoencoder(x.float(), self.condition(values))
+            swapped: Tensor = self.autoencoder(x.to(self._working_dtype), self.condition(values))
         return swapped.to(x)
 
     # -------------------------------------------------------------------------------------------- forward and losses
@@ -146,7 +146,7 @@ class SwappingModule(DisentanglementModule):
         count = self.combinations()
         chosen = torch.linspace(0, count - 1, min(count, MOST_DECODINGS), device=x.device).round().long()
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
-            latent, _ = self.autoencoder.encode(x.float())
+            latent, _ = self.autoencoder.encode(x.to(self._working_dtype))
         total: Tensor | float = 0.0
         for values in self.combination(chosen):
             with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
@@ -178,7 +178,7 @@ class SwappingModule(DisentanglementModule):
         count in units of what is not explained yet, whatever the scale of the data (Rybkin et al., "Simple and
         Effective VAE Training with Calibrated Decoders", ICML 2021).
         """
-        x, shape = batch["x"].float(), self.autoencoder.latent_shape
+        x, shape = batch["x"].to(self._working_dtype), self.autoencoder.latent_shape
         noise = self._draw(x, lambda n: torch.randn(n, *shape, generator=self.swap_generator, device=x.device))
         error, divergence = self.autoencoder.losses(x, self.condition(batch["a"][:, 1:]), noise.to(x))
         if self.autoencoder.likelihood == "gaussian":
@@ -256,6 +256,10 @@ class SwappingModule(DisentanglementModule):
         self.gate_metrics = checkpoint["codid"]["gate"]
 
     # -------------------------------------------------------------------------------------------------------- helpers
+
+    @property
+    def _working_dtype(self) -> torch.dtype:
+        return next(self.autoencoder.parameters()).dtype
 
     def _random_numbers(self, rows: Tensor, low: int) -> Tensor:
         """Numbers of combinations (B,) from `low`, one for each row."""

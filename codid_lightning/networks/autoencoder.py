@@ -45,6 +45,8 @@ class ConditionalAutoencoder(nn.Module):
         self.decoder = spatial_decoder(channels + condition_size, self.input_shape)
         if not is_spatial(self.input_shape):
             self.encoder.insert(0, nn.Flatten())
+        if len(self.input_shape) == 3:
+            self.to(memory_format=torch.channels_last)  # half the time on a CPU
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log-variance of the latent, (B, channels, *grid) each, given x (B, *input_shape)."""
@@ -52,7 +54,7 @@ class ConditionalAutoencoder(nn.Module):
         return mean, log_variance
 
     def decode(self, z: Tensor, condition: Tensor) -> Tensor:
-        """Decoded x (B, *input_shape) of a latent under a condition (B, V); logits where the likelihood is Bernoulli."""
+        """Decoded x (B, *input_shape) of a latent under a condition (B, V); logits if the likelihood is Bernoulli."""
         planes = condition.to(z).view(*condition.shape, *(1 for _ in z.shape[2:])).expand(-1, -1, *z.shape[2:])
         return cropped(self.decoder(torch.cat([z, planes], dim=1)), self.input_shape)
 

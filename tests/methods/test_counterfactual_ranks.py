@@ -1,0 +1,93 @@
+"""Counterfactual training on two processes: the gradients of one, one verdict, and never apart."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from codid_lightning import CoDIDPlus, Counterfactual
+from codid_lightning.callbacks.swap_gate import SwapScores
+from datamodules.base import Batch
+from tests.codid.ranks import RANKS, on_two_ranks
+from tests.codid.test_ranks import Hashes
+from tests.codid.tiny import gradients_of, without_normalisation
+from tests.methods.planted import Planted, make, trainer
+
+SIZE = 23  # odd: one rank holds a sample more
+CASES: dict[str, dict[str, Any]] = {
+    "images": {},
+    "gaussian": {"likelihood": "gaussian"},
+    "real samples too": {"train_on": "both"},
+}
+
+
+def step_gradients(case: dict[str, Any]) -> dict[str, Any]:
+    """Gradients of the autoencoder's and the classifier's step on this rank's part of a batch, or on all of it."""
+    data = Planted(channels=3, second=True, samples=SIZE)
+    data.setup()
+    whole = data.datasets["train"][torch.arange(SIZE)]
+    whole["x"] = whole["x"].double()
+    module = without_normalisation(make(Counterfactual, data, **case)).double().train()
+    module.occurring = torch.ones_like(module.occurring)
+    trainer = SimpleNamespace(current_epoch=9, world_size=1, num_training_batches=1)
+    trainer.optimizers = module.configure_optimizers()
+    trainer.strategy = SimpleNamespace(_lightning_optimizers=trainer.optimizers)
+    module.trainer = trainer
+    parts = [Batch(**{k: v[rank::RANKS] for k, v in whole.items()}) for rank in range(RANKS)]
+    joined = Batch(**{k: torch.cat([part[k] for part in parts]) for k in whole})
+    batch = parts[dist.get_rank()] if dist.is_initialized() else joined
+    found = {}
+    for name, verdict in (("autoencode", 0.0), ("refused", 0.0), ("accepted", 1.0)):
+        module.gate_metrics = {"gate/accepted": verdict}
+        module.swap_generator = torch.Generator().manual_seed(5)
+        step = module.autoencode if name == "autoencode" else module.training_step
+        found[name] = gradients_of(module, lambda step=step: step(batch, 0))
+    return found
+
+
+def all_gradients() -> dict[str, Any]:
+    return {name: step_gradients(case) for name, case in CASES.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_gradients_of_every_step_are_those_of_the_global_batch(tmp_path):
+    alone = all_gradients()
+    for on_rank in on_two_ranks(all_gradients, tmp_path):
+        for case, steps in alone.items():
+            for step, gradients in steps.items():
+                assert gradients.keys() == on_rank[case][step].keys()
+                assert any(g.abs().max() > 1e-6 for g in gradients.values()), (case, step)
+                for name, gradient in gradients.items():
+                    found = on_rank[case][step][name]
+                    torch.testing.assert_close(found, gradient, rtol=1e-10, atol=1e-10, msg=f"{case}, {step}, {name}")
+
+
+def train_through_the_gate() -> dict[str, Any]:
+    """Both methods through the trainer on this rank: hashes by batch, verdict and metrics."""
+    SwapScores.accepted = True  # type: ignore[assignment]
+    results = {}
+    plus = {"pretrain_epochs": 2, "cluster_every": 1, "n_clusters": 2, "max_clusters": 4, "discriminator_steps": 2}
+    for method, arguments in ((Counterfactual, {}), (CoDIDPlus, plus)):
+        data, hashes = Planted(samples=101, batch_size=18), Hashes()
+        model = make(method, data, autoencoder_epochs=1, **arguments)
+        run = trainer(4, devices=RANKS, strategy="ddp", callbacks=[hashes])
+        run.fit(model, data)
+        metrics = {k: float(v) for k, v in run.callback_metrics.items()}
+        results[method.__name__] = {"hashes": hashes.found, "metrics": metrics, "world": run.world_size}
+    return results
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ranks_never_drift_apart_and_agree_on_the_verdict(tmp_path):
+    first, second = on_two_ranks(train_through_the_gate, tmp_path)
+    for name, run in first.items():
+        assert run["world"] == RANKS
+        assert run == second[name], name
+        assert len(set(run["hashes"])) == len(run["hashes"]) == 1 + 4 * 3
+        assert run["metrics"]["gate/accepted"] == 1
