@@ -326,6 +326,11 @@ class CoDID(DisentanglementModule):
         needed = not given and any(target.moded for target in self.target_list)
         return [*super().configure_callbacks(), *([ModeDiscovery()] if needed else [])]
 
+    def mode_view(self, x: Tensor) -> Tensor:
+        """Representations (B, Q, d) of samples x as modes are looked for in."""
+        z: Tensor = self(x)
+        return z
+
     def adopt(self, target: Target, found: Clustering, radius: Tensor) -> None:
         """Take over new clusters of a target: labels, and the heads' rows with their Adam moments (line 13)."""
         first = not target.ready

@@ -83,7 +83,7 @@ class ModeDiscovery(Callback):
         filled = 0
         for batch in loader:
             batch = trainer.strategy.batch_to_device(batch, module.device)
-            parts = (module(batch["x"]).float(), batch["a"], batch["mode"])
+            parts = (module.mode_view(batch["x"]).float(), batch["a"], batch["mode"])
             # One table from the start: joining parts would hold everything twice. Rows of other ranks stay untouched.
             columns = columns or tuple(p.new_empty(len(loader.dataset), *p.shape[1:]) for p in parts)
             for column, part in zip(columns, parts, strict=True):
