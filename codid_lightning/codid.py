@@ -133,7 +133,6 @@ class CoDID(DisentanglementModule):
             decay_from,
         )
         _check_counts(n_clusters, max_clusters, discriminator_steps, pretrain_epochs, cluster_every)
-        self.automatic_optimization = False
         self.clusterer_given = clusterer is not None
         self.clusterer = clusterer if clusterer is not None else DPGMM(max_rounds=0)
         self.n_clusters, self.max_clusters = n_clusters, max_clusters
@@ -182,8 +181,7 @@ class CoDID(DisentanglementModule):
                 mode_loss = target.mode_losses(z[:, target.attribute], batch["index"])[0].mean()
                 self.losses.add("mode_prediction", mode_loss)
                 loss = loss + self.mode_prediction * mode_loss
-        optimizer = self.optimizers()[0]  # type: ignore[index]
-        self.minimise(optimizer, loss * distributed.share(z))  # type: ignore[arg-type]
+        self.minimise(self.optimizer("inform"), loss * distributed.share(z))
 
     def subcluster(self, views: list[View]) -> None:
         """The subclustering net learns the mixture's halves, corrected by how W weighs the pairs (Eq. 11, line 16)."""
@@ -369,7 +367,7 @@ class CoDID(DisentanglementModule):
         return [self.optimizer(name) for name in ("inform", "disentangle") if name in self.optimizer_names]
 
     def optimizer(self, name: str) -> Optimizer:
-        """The optimizer of one step, without Lightning's wrapper, so that `trainer.global_step` counts batches."""
+        """The optimizer of one step."""
         found: Optimizer = self.trainer.optimizers[self.optimizer_names.index(name)]
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from lightning import LightningModule
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
-from torch.optim import Adam, Optimizer
+from torch.optim import Optimizer
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
@@ -20,10 +21,12 @@ from codid_lightning.callbacks.statistics import SettledStatistics
 from codid_lightning.losses import reconstruction_loss
 from codid_lightning.metrics.groups import CellAccuracy
 from codid_lightning.networks.backbones import Backbone, Decoder, Encoder
+from codid_lightning.optimizer import FusedAdam
 from codid_lightning.runs import CheckpointError, RunError
 from datamodules.base import AttributeDataModule, Batch, seed_of
 
 SCHEMA = 1  # of what a method adds to a checkpoint
+WATCHED = 20  # batches between two looks at the losses: each look waits for the device
 
 
 class DivergenceError(RuntimeError):
@@ -35,6 +38,9 @@ class DisentanglementModule(LightningModule):
 
     Randomness inside a step is a function of (seed, epoch, batch, rank), so a resumed run repeats an
     uninterrupted one exactly.
+
+    Every method takes its steps itself, most of them one (`minimise`): what Lightning does around a step of its own
+    costs as much as a small network's forward pass.
 
     Args:
         input_shape: Shape of one sample; linked from the data.
@@ -53,6 +59,11 @@ class DisentanglementModule(LightningModule):
     variational: ClassVar[bool] = False
     needs_decoder: ClassVar[bool] = False
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Keep the signature that Lightning looks up, and otherwise puts together, at every batch."""
+        super().__init_subclass__(**kwargs)
+        cls.training_step.__signature__ = inspect.signature(cls.training_step)  # type: ignore[attr-defined]
+
     def __init__(
         self,
         input_shape: tuple[int, ...],
@@ -67,6 +78,7 @@ class DisentanglementModule(LightningModule):
         decay_from: float = 1.0,
     ) -> None:
         super().__init__()
+        self.automatic_optimization = False
         _check_ranges(latent_dim, lr, reconstruction, decay_from)
         self.save_hyperparameters(ignore=["clusterer"])
         self.attribute_sizes, self.test_names = tuple(attribute_sizes), tuple(test_names)
@@ -108,7 +120,7 @@ class DisentanglementModule(LightningModule):
         losses = self.attribute_losses(z, batch["a"])
         attribute_loss = self.attribute_loss(losses, batch)
         self.losses.add("attribute", attribute_loss)
-        self.losses.add("attribute_a1", losses[:, 0].mean())
+        self.losses.add("attribute_a1", losses.detach()[:, 0].mean())
         if self.reconstruction <= 0 or self.decoder is None:
             return attribute_loss
         reconstruction = reconstruction_loss(self.decoder(z), batch["x"])
@@ -128,10 +140,10 @@ class DisentanglementModule(LightningModule):
 
     # --------------------------------------------------------------------------------------------------------- steps
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor | None:
-        """Attribute, reconstruction and penalty in one automatic step; adversarial methods override it."""
+    def training_step(self, batch: Batch, batch_idx: int) -> None:
+        """Attribute, reconstruction and penalty in one step; adversarial methods override it."""
         z = self(batch["x"])
-        return self.informative_loss(z, batch) + self.weighted_penalty(z, batch)
+        self.minimise(self.trainer.optimizers[0], self.informative_loss(z, batch) + self.weighted_penalty(z, batch))
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Metrics on validation data, which carry the training correlations."""
@@ -160,9 +172,9 @@ class DisentanglementModule(LightningModule):
     @staticmethod
     def adam(parameters: Any, lr: float) -> Optimizer:
         """Adam, in its fused form: one kernel for all parameters."""
-        return Adam(parameters, lr=lr, fused=True)
+        return FusedAdam(parameters, lr)
 
-    # ------------------------------------------------------------------------------- manual steps, for several losses
+    # ----------------------------------------------------------------------------------------------- optimizer steps
 
     def minimise(
         self, optimizer: Optimizer, loss: Tensor, parameters: nn.Module | None = None, reduce: bool = True
@@ -197,15 +209,16 @@ class DisentanglementModule(LightningModule):
         for parameter, gradient in zip(parameters, filled, strict=True):
             parameter.grad = gradient
         optimizer.step()
-        optimizer.zero_grad()
+        for parameter in parameters:
+            parameter.grad = None
 
     # --------------------------------------------------------------------------------------------------------- hooks
 
     def on_fit_start(self) -> None:
         """Take the run's seed, unless a checkpoint brought it, and refuse a precision that cannot work."""
-        if self.trainer.precision == "16-mixed" and not self.automatic_optimization:
+        if self.trainer.precision == "16-mixed":
             raise RunError(
-                "trainer.precision is 16-mixed, whose scaling of losses the several steps of a batch go past: "
+                "trainer.precision is 16-mixed, whose scaling of losses the steps of a batch go past: "
                 "use bf16-mixed or 32-true."
             )
         if self._seed is None:
@@ -225,9 +238,16 @@ class DisentanglementModule(LightningModule):
         return self.trainer.optimizers[:1]
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Make the step's randomness independent of everything that ran before it, and start the epoch's means."""
+        """Make the step's randomness independent of everything that ran before it, and count the batch.
+
+        Batches are what `trainer.global_step` counts, whatever the number of optimizers and their steps.
+        """
         if batch_idx == 0:  # resumed after an epoch's last batch, the meter still holds that epoch
             self.losses = LossMeter()
+        self.losses.batch = batch_idx
+        steps = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+        steps.increment_ready()
+        steps.increment_completed()
         seed = self.step_seed(batch_idx, self.global_rank)
         torch.default_generator.manual_seed(seed)  # torch.manual_seed formats stack traces for devices not in use
         if self.device.type == "cuda":
@@ -238,12 +258,12 @@ class DisentanglementModule(LightningModule):
         return seed_of(self._seed or 0, self.current_epoch, *keys)
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
-        """Keep BatchNorm's running statistics equal on all ranks and stop at the first loss that is not finite."""
+        """Keep BatchNorm's running statistics equal on all ranks, and look after the losses now and then."""
         if self.trainer.world_size > 1:
             statistics = [*self.encoder.buffers(), *(self.decoder.buffers() if self.decoder is not None else ())]
             distributed.average_in_place([b for b in statistics if b.is_floating_point()])
-        if self.device.type == "cpu" or batch_idx % 50 == 0 or self.trainer.is_last_batch:
-            self._check_finite(batch_idx)
+        if batch_idx % WATCHED == 0 or self.trainer.is_last_batch:
+            self._check_finite()
 
     def on_train_epoch_end(self) -> None:
         """Log the epoch's mean losses."""
@@ -262,7 +282,8 @@ class DisentanglementModule(LightningModule):
             self._log_metrics(name)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the seed and the running losses of an epoch that is not over."""
+        """Keep the seed and the running losses of an epoch that is not over; refuse to keep networks gone astray."""
+        self._check_finite()
         checkpoint["codid"] = {"schema": SCHEMA, "seed": self._seed, "losses": self.losses.state()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -324,12 +345,14 @@ class DisentanglementModule(LightningModule):
                 if isinstance(state, dict) and "value_names" in state:
                     data.refuse_other_labels(state)
 
-    def _check_finite(self, batch_idx: int) -> None:
-        bad = self.losses.not_finite()
-        if bad:
+    def _check_finite(self) -> None:
+        """Stop if a loss is not finite, however many batches ago that began."""
+        bad = self.losses.read()
+        if bad is not None:
+            name, batch = bad
             checkpoint = getattr(self.trainer.checkpoint_callback, "best_model_path", "") or "none"
             raise DivergenceError(
-                f"The {bad} loss is not finite at epoch {self.current_epoch}, batch {batch_idx}. "
+                f"The {name} loss is not finite at epoch {self.current_epoch}, batch {batch}. "
                 f"Last good checkpoint: {checkpoint}. Lower model.lr or the weight of that loss."
             )
 
@@ -345,37 +368,53 @@ def _check_ranges(latent_dim: int, lr: float, reconstruction: float, decay_from:
 
 
 class LossMeter:
-    """Running means of named losses, kept on their device until the epoch ends."""
+    """Running means of named losses. Values stay on their device, unread, until someone asks for them.
+
+    They are added up one by one in the order they came, so it does not matter how often they are read.
+    """
 
     def __init__(self) -> None:
-        self.sums: dict[str, Tensor] = {}
+        self.batch = 0  # the one whose losses are being added
+        self.sums: dict[str, float] = {}
         self.counts: dict[str, int] = {}
+        self._unread: list[tuple[str, int, Tensor]] = []
 
     def add(self, name: str, value: Tensor) -> None:
         """Count one more value of the loss `name`."""
-        value = value.detach().float()
-        self.sums[name] = self.sums[name] + value if name in self.sums else value
-        self.counts[name] = self.counts.get(name, 0) + 1
+        self._unread.append((name, self.batch, value.detach()))
 
-    def not_finite(self) -> str:
-        """Name of the first loss that went to NaN or infinity, or the empty string."""
-        return next((name for name, total in self.sums.items() if not math.isfinite(total)), "")
+    def read(self) -> tuple[str, int] | None:
+        """Add up what came since the last time; name and batch of the first value that is not finite, if any."""
+        if not self._unread:
+            return None
+        bad = None
+        values = torch.stack([value.float() for _, _, value in self._unread]).tolist()
+        for (name, batch, _), value in zip(self._unread, values, strict=True):
+            self.sums[name] = self.sums.get(name, 0.0) + value
+            self.counts[name] = self.counts.get(name, 0) + 1
+            if bad is None and not math.isfinite(value):
+                bad = name, batch
+        self._unread = []
+        return bad
 
-    def mean(self, name: str) -> Tensor | None:
+    def mean(self, name: str) -> float | None:
         """Mean of one loss so far, if there is any."""
+        self.read()
         return self.sums[name] / self.counts[name] if name in self.sums else None
 
-    def means(self) -> dict[str, Tensor]:
+    def means(self) -> dict[str, float]:
         """Mean of each loss since the last call."""
+        self.read()
         means = {name: total / self.counts[name] for name, total in self.sums.items()}
         self.sums, self.counts = {}, {}
         return means
 
-    def state(self) -> dict[str, tuple[Tensor, int]]:
+    def state(self) -> dict[str, tuple[float, int]]:
         """Sums and counts so far."""
+        self.read()
         return {name: (total, self.counts[name]) for name, total in self.sums.items()}
 
-    def load(self, state: dict[str, tuple[Tensor, int]]) -> None:
+    def load(self, state: dict[str, tuple[float, int]]) -> None:
         """Go on from `state`."""
-        self.sums = {name: total for name, (total, _) in state.items()}
+        self.sums = {name: float(total) for name, (total, _) in state.items()}
         self.counts = {name: count for name, (_, count) in state.items()}

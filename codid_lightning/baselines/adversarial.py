@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
-from torch.optim import Adam, Optimizer
+from torch.optim import Optimizer
 
 from codid_lightning.module import DisentanglementModule
+from codid_lightning.optimizer import FusedAdam
 from datamodules.base import Batch
 
 HIDDEN = 512  # hidden units of every adversary, as in the paper's discriminator
@@ -22,7 +23,6 @@ class AdversarialModule(DisentanglementModule):
     """The adversary minimises `adversary_loss`, the encoder maximises it: gradient reversal with steps of its own.
 
     A method writes `build_adversary` and `adversary_loss`, and `penalty` where the encoder minimises something else.
-    The main optimizer steps once per batch, so `trainer.global_step` counts batches.
 
     Args:
         adversary_lr: Learning rate of the adversary.
@@ -32,7 +32,6 @@ class AdversarialModule(DisentanglementModule):
 
     def __init__(self, adversary_lr: float = 1e-3, adversary_steps: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.automatic_optimization = False
         self.adversary_lr, self.adversary_steps = adversary_lr, adversary_steps
         self.adversary = self.build_adversary()
 
@@ -55,9 +54,7 @@ class AdversarialModule(DisentanglementModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """Steps of the adversary on fixed representations, then one of all other networks."""
-        # Only Lightning's wrapper counts steps; the adversary's optimizer goes without it.
-        main, _ = cast(list[Optimizer], self.optimizers())
-        _, adversary = cast(list[Optimizer], self.optimizers(use_pl_optimizer=False))
+        main, adversary = self.trainer.optimizers
         z, informative = self.encode(batch)
         for _ in range(self.adversary_steps):
             loss = self.adversary_loss(z.detach(), batch)
@@ -77,7 +74,7 @@ class AdversarialModule(DisentanglementModule):
 
         Gidel et al., "Negative Momentum for Improved Game Dynamics", AISTATS 2019.
         """
-        return Adam(parameters, lr=lr, betas=(0.0, 0.999), fused=True)
+        return FusedAdam(parameters, lr, betas=(0.0, 0.999))
 
     def others(self, z: Tensor, q: int = 0) -> Tensor:
         """z_-q: all representations but the q-th, side by side, (B, (Q - 1) d)."""

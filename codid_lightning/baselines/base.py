@@ -11,6 +11,10 @@ from datamodules.base import Batch
 class Base(DisentanglementModule):
     """Attribute prediction from separate representations, with no constraint between them."""
 
+    def training_step(self, batch: Batch, batch_idx: int) -> None:
+        """One step down the informative loss; there is no penalty to add."""
+        self.minimise(self.trainer.optimizers[0], self.informative_loss(self(batch["x"]), batch))
+
     def penalty(self, z: Tensor, batch: Batch) -> Tensor:
         """Nothing."""
         return z.new_zeros(())

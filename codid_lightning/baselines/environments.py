@@ -108,5 +108,6 @@ class RiskModule(DisentanglementModule):
         """From 0 to 1 over `warmup_epochs`."""
         if self.warmup_epochs <= 0:
             return 1.0
-        epochs = self.trainer.global_step / self.trainer.num_training_batches
+        before = self.trainer.global_step - 1  # the present batch is counted already
+        epochs = before / self.trainer.num_training_batches
         return min(1.0, epochs / self.warmup_epochs)

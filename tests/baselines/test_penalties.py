@@ -131,7 +131,7 @@ def test_rex_is_the_variance_of_risks():
 
 def test_risk_penalties_ramp_up():
     model = make(REx, warmup_epochs=2.0)
-    model._trainer = type("Progress", (), {"global_step": 5, "num_training_batches": 10})()
+    model._trainer = type("Progress", (), {"global_step": 6, "num_training_batches": 10})()
     assert model.ramp() == pytest.approx(0.25)
     model._trainer.global_step = 100
     assert model.ramp() == 1.0

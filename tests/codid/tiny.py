@@ -85,7 +85,6 @@ def without_normalisation(module: nn.Module) -> nn.Module:
 def bench(module: CoDID, a: Tensor, epoch: int = 1) -> CoDID:
     """Attach optimizers and a stand-in for the trainer, and let the module adopt random clusters of all samples."""
     trainer = SimpleNamespace(current_epoch=epoch, world_size=1, optimizers=module.configure_optimizers())
-    trainer.strategy = SimpleNamespace(_lightning_optimizers=trainer.optimizers)
     module.trainer = trainer
     module.train()
     for target in module.target_list:

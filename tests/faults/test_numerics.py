@@ -15,7 +15,7 @@ from torch import Tensor
 from codid_lightning import CoDID
 from codid_lightning.callbacks.checkpoint import AtomicCheckpointIO, LastCheckpoint
 from codid_lightning.clustering import DPGMM
-from codid_lightning.module import DivergenceError
+from codid_lightning.module import DivergenceError, LossMeter
 from codid_lightning.runs import RunError
 from datamodules.base import Batch
 from tests.codid.tiny import tiny_codid, tiny_data, tiny_trainer
@@ -128,3 +128,34 @@ def test_collapsed_weights_are_said() -> None:
         trainer.fit(tiny_codid(data), data)
     assert float(trainer.callback_metrics["train/weight_spread"]) > 1e-4
     assert not [w for w in caught if "weighs all pairs alike" in str(w.message)]
+
+
+def test_losses_add_up_alike_however_often_they_are_read() -> None:
+    """A look in between, or a checkpoint to go on from, changes no digit; the first value gone astray is named."""
+    values = torch.randn(100, generator=torch.Generator().manual_seed(0)) * 10.0 ** torch.arange(100).remainder(7)
+    once, often = LossMeter(), LossMeter()
+    for batch, value in enumerate(values):
+        once.add("attribute", value)
+        often.add("attribute", value)
+        if batch % 7 == 0:
+            assert often.read() is None
+        if batch == 50:
+            state, often = often.state(), LossMeter()
+            often.load(state)
+    assert once.means() == often.means()
+    for batch, (attribute, meta) in enumerate([(1.0, 2.0), (1.0, torch.nan), (torch.inf, torch.nan)]):
+        once.batch = batch
+        once.add("attribute", torch.tensor(attribute))
+        once.add("meta", torch.tensor(meta))
+    assert once.read() == ("meta", 1)
+
+
+def test_networks_gone_astray_are_not_kept(tmp_path: Path) -> None:
+    """Losses are looked at only now and then; a checkpoint in between does not get past that."""
+    data = tiny_data()
+    module, trainer = tiny_codid(data), tiny_trainer(1)
+    trainer.fit(module, data)
+    module.losses.add("meta", torch.tensor(torch.nan))
+    with pytest.raises(DivergenceError, match="meta"):
+        trainer.save_checkpoint(tmp_path / "astray.ckpt")
+    assert not list(tmp_path.iterdir())
