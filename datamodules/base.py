@@ -59,11 +59,11 @@ class AttributeDataset(Dataset[Batch]):
     def __getitem__(self, indices: Any) -> Batch:
         index = torch.as_tensor(indices)
         x = self.inputs(index)
-        return Batch(x=x, a=self.a[index], mode=self.mode[index], index=index)
+        return Batch(x=x, a=self.a.index_select(0, index), mode=self.mode.index_select(0, index), index=index)
 
     def inputs(self, index: Tensor) -> Tensor:
         """Model inputs of the samples `index`; override to compose inputs on the fly."""
-        x = self.x[index]
+        x = self.x.index_select(0, index)  # copies rows at once; `x[index]` takes almost twice as long
         return x if self.transform is None else self.transform(x)
 
     def subset(self, keep: Tensor) -> AttributeDataset:
@@ -203,6 +203,10 @@ class AttributeDataModule(LightningDataModule, ABC):
         for index in itertools.islice(sampler, count):
             yield self.datasets["train"][index]
 
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        """Only where there is somewhere to go."""
+        return batch if device.type == "cpu" else super().transfer_batch_to_device(batch, device, dataloader_idx)
+
     def val_dataloader(self) -> DataLoader[Batch]:
         """Validation batches; they carry the training correlations."""
         return self._loader("val", self._sampler("val", shuffle=False))
@@ -260,6 +264,7 @@ class AttributeDataModule(LightningDataModule, ABC):
             dataset=self.datasets[split],
             sampler=sampler,
             batch_size=None,  # the sampler yields whole batches: one tensor index instead of B and a collate
+            collate_fn=_as_it_is,
             num_workers=self.num_workers,
             persistent_workers=False,
         )
@@ -316,6 +321,11 @@ class AttributeDataModule(LightningDataModule, ABC):
             f"(first {_first(data, bad)}); clean {self.origin}, or set "
             " data.on_bad_values to `drop` or `impute`."
         )
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    """What a data set gives for a batch of indices is a batch."""
+    return batch
 
 
 def _imputed(transform: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
