@@ -105,12 +105,13 @@ class Discriminator(ConditionalMLP):
     @torch.no_grad()
     def all_pairs(self, own: Tensor, rest: Tensor, condition: Tensor) -> Tensor:
         """Logits (G, M, M) of z_q of row i with z_-q of row k of the same group, with row i's condition."""
-        left = torch.bmm(own, self.weight[:, : self.own_features]) + self.condition[condition]
+        rows = self.condition.index_select(0, condition.flatten()).unflatten(0, condition.shape)
+        left = torch.bmm(own, self.weight[:, : self.own_features]) + rows
         right = torch.bmm(rest, self.weight[:, self.own_features :])
         block = max(1, _CACHED // right.numel())  # so many rows at a time stay in the processor's cache
-        rows = right.shape[1]
+        partners = right.shape[1]
         logits = [
-            self.output((part[:, :, None] + right[:, None]).relu_().flatten(1, 2)).unflatten(1, (-1, rows))
+            self.output((part[:, :, None] + right[:, None]).relu_().flatten(1, 2)).unflatten(1, (-1, partners))
             for part in left.split(block, dim=1)
         ]
         return torch.cat(logits, dim=1)
@@ -119,7 +120,8 @@ class Discriminator(ConditionalMLP):
         """Fill in the hidden units of joint, then marginal pairs; logits (G, 2M), those of joint pairs negated."""
         d, rows = self.own_features, pairs.own.shape[1]
         torch.bmm(pairs.own, self.weight[:, :d], out=work.first)
-        work.first += self.condition[pairs.condition]
+        torch.index_select(self.condition, 0, pairs.condition.flatten(), out=work.shuffled.flatten(0, 1))
+        work.first += work.shuffled
         torch.bmm(pairs.rest, self.weight[:, d:], out=work.second)
         torch.index_select(work.second.flatten(0, 1), 0, order, out=work.shuffled.flatten(0, 1))
         torch.add(work.first, work.second, out=work.hidden[:, :rows])
