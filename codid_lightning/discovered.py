@@ -61,7 +61,7 @@ def discover(model: DisentanglementModule, train: Encoded) -> Modes:
     if isinstance(model, CoDID):
         for target in model.target_list:
             if target.attribute == 0 and target.moded and target.ready and len(target.labels) == len(z):
-                return Modes(z, values, target.labels.cpu(), target.slots, "the clusters CoDID trained with")
+                return Modes(z, values, target.labels.cpu().long(), target.slots, "the clusters CoDID trained with")
     count = int(values.max()) + 1
     found = ModesPerValue(DPGMM(deterministic=True), [1] * count, SLOTS, search=True).fit(z, values)
     return Modes(z, values, found.labels, SLOTS, "a Dirichlet-process mixture fitted to z_1")

@@ -192,7 +192,7 @@ def disentanglement_scores(train: Encoded, test: Encoded, attributes: Sequence[i
 def cluster_scores(model: CoDID, target: Target, train: Encoded) -> dict[str, float]:
     """Discovered against true modes of one target on the training set."""
     q = target.attribute
-    clusters, modes, others = target.labels.cpu(), train.mode[:, q], train.others(q)
+    clusters, modes, others = target.labels.cpu().long(), train.mode[:, q], train.others(q)
     scores = metrics.mode_scores(clusters, modes, train.a[:, q], others)
     scores["modes/silhouette"] = metrics.silhouette(train.z[:, q], clusters)
     if (modes >= 0).all():

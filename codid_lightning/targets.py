@@ -67,9 +67,10 @@ class Target(nn.Module):
     active: Tensor  # (A, K) slots in use
     sub_means: Tensor  # (A * K, 2, d)
     radius: Tensor  # (A * K,) mean squared distance to the cluster's mean
-    labels: Tensor  # (N,) cluster of every training sample
-    probs: Tensor  # (N, C) its probabilities of its value's clusters; C is the largest number under any value
-    columns: Tensor  # (A, C) slots these are, a repeated one where a value has fewer
+    labels: Tensor  # (N,) cluster of every training sample, 32 bits
+    probs: Tensor  # (N * clusters of the value,) its probabilities of its value's clusters, sample after sample
+    starts: Tensor  # (N,) where a sample's probabilities begin, 32 bits
+    columns: Tensor  # (A, C) slots of a value's clusters, C the largest number; one is repeated if there are fewer
     modes_known: bool
 
     def __init__(
@@ -98,8 +99,9 @@ class Target(nn.Module):
         self.register_buffer("active", torch.full((self.values, self.slots), not moded), persistent=False)
         self.register_buffer("sub_means", torch.zeros(total, 2, latent_dim), persistent=False)
         self.register_buffer("radius", torch.ones(total), persistent=False)
-        self.register_buffer("labels", torch.empty(0, dtype=torch.long), persistent=False)
-        self.register_buffer("probs", torch.empty(0, 1), persistent=False)
+        self.register_buffer("labels", torch.empty(0, dtype=torch.int32), persistent=False)
+        self.register_buffer("probs", torch.empty(0), persistent=False)
+        self.register_buffer("starts", torch.empty(0, dtype=torch.int32), persistent=False)
         self.register_buffer("columns", torch.zeros(self.values, 1, dtype=torch.long), persistent=False)
 
     @property
@@ -111,7 +113,7 @@ class Target(nn.Module):
 
     def slot_of(self, a: Tensor, index: Tensor) -> Tensor:
         """Clusters of training samples, or their values where the attribute has no modes."""
-        return self.labels[index] if self.moded else a[:, self.attribute]
+        return self.labels[index].long() if self.moded else a[:, self.attribute]
 
     def view(self, z: Tensor, a: Tensor, index: Tensor, attribute_losses: Tensor) -> View:
         """Arrange a batch for this target: z (B, Q, d), labels (B, Q), sample indices (B,), losses (B, Q)."""
@@ -138,9 +140,11 @@ class Target(nn.Module):
     def mode_losses(self, z: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """KL divergence (Eq. 2) and cross-entropy of the mode prediction from the cluster probabilities, (B,) each."""
         log_probs = self.mode_predictor(z, self.active.flatten())
-        value = self.labels[index] // self.slots
+        value = self.labels[index].long() // self.slots
         slots = value[:, None] * self.slots + self.columns[value]
-        target = self.probs[index].to(z)
+        column = torch.arange(slots.shape[1], device=slots.device)
+        own = column < self.active.sum(1)[value][:, None]  # what follows belongs to the next sample
+        target = (self.probs[self.starts[index].long()[:, None] + column] * own).to(z)
         cross_entropy = -(target * log_probs.gather(1, slots).clamp_min(-1e4)).sum(1)
         return cross_entropy + torch.xlogy(target, target).sum(1), cross_entropy
 
@@ -261,13 +265,16 @@ class Target(nn.Module):
         self.active.copy_(found.active)
         self.sub_means.copy_(found.sub_means.flatten(0, 1))
         self.radius.copy_(radius.flatten())
-        self.labels = found.labels.to(self.active.device)
+        self.labels = found.labels.to(self.active.device, torch.int32)
         # Most slots sleep: N rows of all of them would outweigh everything else a run keeps by sample.
-        order = self.active.long().argsort(dim=1, descending=True, stable=True)[:, : int(self.active.sum(1).max())]
+        counts = self.active.sum(1)
+        order = self.active.long().argsort(dim=1, descending=True, stable=True)[:, : int(counts.max())]
         awake = self.active.gather(1, order)
         self.columns = torch.where(awake, order, order[:, :1])
-        value = self.labels // self.slots
-        self.probs = found.probs.to(self.active.device).gather(1, self.columns[value]) * awake[value]
+        value = self.labels.long() // self.slots
+        self.starts = (counts[value].cumsum(0) - counts[value]).to(torch.int32)
+        held = found.probs.to(self.active.device).gather(1, self.columns[value])[awake[value]]
+        self.probs = F.pad(held, (0, order.shape[1]))  # so that the last samples, too, can be read C at a time
 
     def _tables(self) -> list[nn.Parameter]:
         """All parameters with a row per slot."""
@@ -287,7 +294,7 @@ class Target(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Everything known of the clusters."""
-        names = ("active", "sub_means", "radius", "labels", "probs", "columns")
+        names = ("active", "sub_means", "radius", "labels", "probs", "starts", "columns")
         return {name: getattr(self, name) for name in names}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:

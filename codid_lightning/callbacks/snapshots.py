@@ -135,7 +135,7 @@ class Snapshots(Callback):
             state: dict[str, Any] = {"epoch": trainer.current_epoch, "kind": kind, "attribute": q}
             state |= {"max_clusters": target.slots, "z": z[chosen, q].half(), "a": a[chosen], "mode": mode[chosen, q]}
             state["chosen"] = chosen
-            state["before"] = target.labels[chosen] if target.ready else torch.full_like(chosen, UNKNOWN)
+            state["before"] = target.labels[chosen].long() if target.ready else torch.full_like(chosen, UNKNOWN)
             state |= self._halves(discovery, module, target, z[:, q], a[:, q], chosen)
             state |= self._weights(module, target, z, a, mode[:, q])
             self._seen[q] = state
@@ -177,7 +177,7 @@ class Snapshots(Callback):
                 continue
             state = seen[target.attribute]
             chosen = state.pop("chosen")
-            state["cluster"] = target.labels[chosen] if target.ready else torch.full_like(chosen, UNKNOWN)
+            state["cluster"] = target.labels[chosen].long() if target.ready else torch.full_like(chosen, UNKNOWN)
             arrays: dict[str, Any] = {k: v.cpu().numpy() if isinstance(v, Tensor) else v for k, v in state.items()}
             moves = _moves(_discovery(trainer).history, state["epoch"], target.attribute)
             Snapshot(**arrays, moves=moves, names=_names(trainer)).write(self._folder(trainer))

@@ -67,6 +67,10 @@ class Clusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
         learned = {name: value for name, value in vars(self).items() if name.endswith("_") and name != "moves_"}
         return {name: torch.as_tensor(v) if isinstance(v, np.ndarray) else v for name, v in learned.items()}
 
+    def forget_samples(self) -> None:
+        """Drop what was learned of each sample and ``refine`` does without; it brings it back."""
+        del self.labels_, self.sub_probs_
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what another clusterer of the same class and arguments learned."""
         self.__dict__.update(state)
@@ -93,8 +97,8 @@ class Clusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def _read_again(self, X: Array) -> Tensor:
         """Check samples given to ``refine``: they must be those of the last call."""
         x = self._read(X, reset=False)
-        if len(x) != len(self.labels_):
-            raise ValueError(f"refine needs the {len(self.labels_)} samples of the last call, got {len(x)}.")
+        if len(x) != len(self.probs_):
+            raise ValueError(f"refine needs the {len(self.probs_)} samples of the last call, got {len(x)}.")
         return x
 
     @staticmethod

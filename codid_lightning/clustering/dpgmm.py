@@ -165,7 +165,7 @@ class DPGMM(Clusterer):
         basis, scale, residual = self.basis_, self.scale_, self.residual_
         outside = torch.eye(len(basis)).to(basis) - basis @ basis.T
         covariances = scale**2 * basis @ inner @ basis.T + residual * outside
-        return covariances if isinstance(self.labels_, Tensor) else covariances.cpu().numpy()
+        return covariances if isinstance(self.probs_, Tensor) else covariances.cpu().numpy()
 
     def _evaluate(self, X: Array) -> tuple[Tensor, Tensor]:
         """Cluster probabilities and log densities of samples."""

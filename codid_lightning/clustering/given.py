@@ -87,4 +87,4 @@ class TrueModes(_GivenNumber):
     def refine(self, X: Array, move: MoveKind | None = None, subcluster_probs: Array | None = None) -> Self:
         """Follow the samples; the modes stay."""
         x = self._read_again(X)
-        return self._adopt(X, x, torch.as_tensor(self.labels_), self.n_clusters_)
+        return self._adopt(X, x, torch.as_tensor(self.probs_).argmax(1), self.n_clusters_)

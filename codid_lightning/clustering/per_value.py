@@ -140,6 +140,7 @@ class ModesPerValue:
             found.share[value, slot] = 1 - 0.5 * (clusterer.parents_ @ siblings).float()
             found.means[value, slot] = clusterer.means_.float()
             found.sub_means[value, slot] = clusterer.sub_means_.float()
+            clusterer.forget_samples()
         return found
 
     def _moves(self, value: int, former: list[int]) -> list[Move]:

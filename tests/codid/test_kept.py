@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from codid_lightning import CoDID
-from codid_lightning.clustering import DPGMM, ModesPerValue
+from codid_lightning.clustering import DPGMM, ModesPerValue, TrueModes
 from tests.codid.tiny import SETTINGS, bench, random_batch, random_clusters
+
+TAKING_ROWS = {"aten::index", "aten::as_strided"}  # an index gives its table another stride, which touches nothing
 
 
 def test_mode_losses_are_divergences_over_all_slots():
@@ -34,21 +38,47 @@ def test_mode_losses_are_divergences_over_all_slots():
         torch.testing.assert_close(float(divergence[i]), expected - entropy, rtol=1e-6, atol=1e-9)
 
 
-def test_sixteen_bytes_per_sample_and_cluster_are_enough():
+@pytest.mark.parametrize("counts", [(1, 1), (2, 2), (1, 12), (4, 5)])
+@pytest.mark.parametrize("clusterer", [DPGMM(max_rounds=0), TrueModes()], ids=["found", "true"])
+def test_sixteen_bytes_per_sample_and_cluster_of_its_value_are_enough(counts, clusterer):
+    """After a fit and after a refinement: what the target, the mixtures and a checkpoint hold of every sample."""
     torch.manual_seed(0)
-    samples, clusters = 4000, 4
+    samples = 3000
     module = CoDID((2,), (2, 2), **{**SETTINGS, "max_clusters": 16})
     batch = random_batch(module, samples, shape=(2,))
+    batch["a"][: samples // 2, 0] = 0  # three quarters have the value with fewer clusters
     bench(module, batch["a"])
-    target = module.target_list[0]
-    centres = 8 * torch.randn(2 * clusters, 4)
-    value = batch["a"][:, 0]
-    z = centres[value * clusters + torch.arange(samples) % clusters] + torch.randn(samples, 4)
-    modes = ModesPerValue(DPGMM(max_rounds=0), [clusters, clusters], 16)
-    target.adopt(modes.fit(z, value), torch.ones(2, 16), [], reset=False)
-    kept = [t for t in target.get_extra_state().values() if len(t) == samples]
-    for value_, clusterer in enumerate(modes.clusterers):
-        own = int((value == value_).sum())
-        kept += [t for t in clusterer.state_dict().values() if isinstance(t, torch.Tensor) and t.shape[:1] == (own,)]
-    assert len(kept) > 2
-    assert sum(t.nbytes for t in kept) <= 16 * clusters * samples
+    target, value = module.target_list[0], batch["a"][:, 0]
+    mode = torch.arange(samples) % torch.tensor(counts)[value]
+    centres = 20 * torch.randn(2, max(counts), 4)
+    z = centres[value, mode] + torch.randn(samples, 4)
+    modes = ModesPerValue(clusterer, counts, 16)
+    for found in (modes.fit(z, value, mode), modes.refine(z + 0.1, value, "merge")):
+        target.adopt(found, torch.ones(2, 16), [], reset=False)
+    clusters = target.active.sum(1)
+    assert clusters.tolist() == list(counts)
+    kept = {name: t for name, t in target.get_extra_state().items() if t.numel() >= samples}
+    assert kept.keys() == {"labels", "probs", "starts"}
+    held = sum(t.nbytes for t in kept.values()) - 4 * max(counts)  # the padding is not by sample
+    for v, learned in enumerate(modes.state_dict()["clusterers"]):
+        own = int((value == v).sum())
+        held += sum(t.nbytes for t in learned.values() if isinstance(t, torch.Tensor) and t.shape[:1] == (own,))
+    assert held <= int((16 * clusters[value]).sum())
+
+
+def test_the_time_of_a_step_does_not_depend_on_the_number_of_samples():
+    """Whatever the number, the same operations on the same shapes; only rows are taken from what is known by sample."""
+    batch, work = None, []
+    for samples in (200, 20000):
+        torch.manual_seed(0)
+        module = CoDID((2,), (2, 2), **{**SETTINGS, "n_clusters": 2})
+        everything = random_batch(module, samples, shape=(2,))
+        batch = batch or {name: tensor[:100] for name, tensor in everything.items()}
+        bench(module, torch.cat([batch["a"], everything["a"][100:]]))
+        module.training_step(batch, 0)  # the optimizers' first step is another one
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+            module.training_step(batch, 0)
+        operations = [(event.name, event.input_shapes) for event in profiler.events()]
+        work.append([(name, shapes) for name, shapes in operations if name not in TAKING_ROWS])
+    assert work[0]
+    assert work[0] == work[1]

@@ -162,7 +162,11 @@ def test_weights_of_the_figure(discriminator_steps, weigh_steps, expected):
     learned = []
     for step in range(discriminator_steps + weigh_steps):
         batch, mode, a2 = figure_batch(1000 + step)
-        target.labels, target.probs = batch["a"][:, 0].clone(), torch.ones(len(mode), 1)
+        target.labels, target.probs, target.starts = (
+            batch["a"][:, 0].int(),
+            torch.ones(len(mode)),
+            torch.arange(len(mode)),
+        )
         encoding = EncoderPass(module.encoder, batch["x"])
         views = module.views(encoding.z, batch)
         if step < discriminator_steps:
