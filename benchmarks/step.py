@@ -37,7 +37,6 @@ def attached(module: Any) -> Any:
     found = module.configure_optimizers()
     optimizers = found if isinstance(found, list) else [found]
     trainer = SimpleNamespace(current_epoch=module_epoch(module), world_size=1, optimizers=optimizers)
-    trainer.strategy = SimpleNamespace(_lightning_optimizers=optimizers)
     module.trainer = trainer
     return module.train()
 
@@ -77,7 +76,7 @@ def parts_of(module: CoDID, base: Base) -> dict[str, Callable[[Batch], float]]:
     """CPU seconds of BASE's step, of each part of CoDID's, and of the whole, given a batch."""
 
     def base_step(batch: Batch) -> None:
-        base.minimise(base.trainer.optimizers[0], base.informative_loss(base(batch["x"]), batch))
+        base.training_step(batch, 0)
 
     def later(part: str, batch: Batch) -> float:
         """Bring the step to where `part` begins, then measure it."""

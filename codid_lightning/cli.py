@@ -34,6 +34,7 @@ from codid_lightning.callbacks.stopping import StopOnSignal, Stopped
 from codid_lightning.console import COMMANDS, TRAINER_COMMANDS, metrics_table, overview, quiet, trainer_help
 from codid_lightning.explain import OPTIONS, config_folder, explain
 from codid_lightning.module import DisentanglementModule, DivergenceError
+from codid_lightning.profiler import NoProfiler
 from codid_lightning.runs import CheckpointError, RunError
 from datamodules.base import AttributeDataModule, DataError
 
@@ -283,6 +284,7 @@ class CLI(LightningCLI):
         if self.subcommand == "predict":
             callbacks.append(PredictionWriter(self._prediction_directory()))
         config["callbacks"] = callbacks
+        config["profiler"] = config.get("profiler") or NoProfiler()
         config["plugins"] = [*_as_list(config.get("plugins")), AtomicCheckpointIO()]
         return self._instantiate_trainer({**config, **kwargs}, [])
 
