@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from codid_lightning import distributed
 from codid_lightning.clustering import DPGMM, Clusterer, Clustering, KMeans, TrueModes
 from codid_lightning.losses import isotropic_loss, reconstruction_loss, shuffle_within, weight_alignment_loss
+from codid_lightning.metrics.groups import CellAccuracy
 from codid_lightning.module import DisentanglementModule
 from codid_lightning.networks.backbones import Backbone
 from codid_lightning.networks.statistics import resting_statistics
@@ -151,6 +152,10 @@ class CoDID(DisentanglementModule):
         self.targets = nn.ModuleList(
             Target(q, self.attribute_sizes, latent_dim, max_clusters, q in with_modes, sharing) for q in attributes
         )
+        # Clusters of validation samples are the mode predictor's: it has to be trained.
+        self.cells_by_cluster = attributes[0] == 0 and 0 in with_modes and mode_prediction > 0
+        if self.cells_by_cluster:
+            self.cells = CellAccuracy(self.attribute_sizes, num_groups=self.attribute_sizes[0] * max_clusters)
 
     # ----------------------------------------------------------------------------------------------- Algorithm 1
 
@@ -404,6 +409,17 @@ class CoDID(DisentanglementModule):
         self.mode_metrics, kept = state["modes"], state.get("clusterer", {})
         if not self.clusterer_given and kept.get("name") in CLUSTERERS:
             self.clusterer = CLUSTERERS[kept["name"]](**kept["arguments"])
+
+    def groups(self, z: Tensor, a: Tensor) -> Tensor:
+        """The cluster of a_1's own value that is the likeliest by the mode predictor, once there are any."""
+        target = self.target_list[0]
+        if not self.cells_by_cluster:
+            return a[:, 0]
+        if not target.ready:
+            return a[:, 0] * target.slots
+        own = torch.arange(target.values, device=a.device).repeat_interleave(target.slots) == a[:, :1]
+        log_probs: Tensor = target.mode_predictor(z[:, 0], target.active.flatten())
+        return log_probs.masked_fill(~own, -torch.inf).argmax(1)
 
     def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
         """Probabilities, representations and, once there are clusters, the most likely one of the first target."""

@@ -147,8 +147,12 @@ class DisentanglementModule(LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Metrics on validation data, which carry the training correlations."""
-        predictions = self._evaluate("val", batch)
-        self.cells.update(predictions, batch["a"])
+        z, predictions = self._evaluate("val", batch)
+        self.cells.update(predictions, batch["a"], self.groups(z, batch["a"]))
+
+    def groups(self, z: Tensor, a: Tensor) -> Tensor:
+        """What is crossed with other attributes to the cells of `val/balanced_acc` and `val/worst_acc`: a_1 (B,)."""
+        return a[:, 0]
 
     def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Metrics per test set and attribute."""
@@ -307,14 +311,13 @@ class DisentanglementModule(LightningModule):
             collections[str(q)] = MetricCollection(metrics, prefix=prefix)
         return nn.ModuleDict(collections)
 
-    def _evaluate(self, split: str, batch: Batch) -> Tensor:
-        """Update a split's metrics; the predicted values of the first attribute (B,)."""
+    def _evaluate(self, split: str, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Update a split's metrics; representations (B, Q, d) and the predicted values of the first attribute (B,)."""
         z = self(batch["x"])
         logits = [predictor(z[:, q]) for q, predictor in enumerate(self.predictors)]
         for q, metrics in self.metrics[split].items():  # type: ignore[operator]
             metrics.update(logits[int(q)], batch["a"][:, int(q)])
-        predicted: Tensor = logits[0].argmax(1)
-        return predicted
+        return z, logits[0].argmax(1)
 
     def _log_metrics(self, split: str) -> None:
         for metrics in self.metrics[split].values():  # type: ignore[operator]

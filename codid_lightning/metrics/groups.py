@@ -32,30 +32,34 @@ class WorstGroupAccuracy(SampleMetric):
 class CellAccuracy(Metric):
     """Accuracy of the first attribute in the cells (a_1, a_q) of every other attribute: their mean and the worst.
 
+    Where clusters c_1 under the values of a_1 are known, they take its place: hidden correlations are within a value.
     Plain accuracy on correlated data rewards the use of the correlation; a rare cell shows what it costs. Only counts
     are kept, so memory does not grow with the data and ranks add up.
 
     Args:
         attribute_sizes: Number of values of each attribute.
         min_samples: Cells with fewer samples say too little and are left out; without any other, both are NaN.
+        num_groups: Number of possible clusters; default: the number of values of a_1.
     """
 
     full_state_update = False
     hits: Tensor
     counts: Tensor
 
-    def __init__(self, attribute_sizes: Sequence[int], min_samples: int = 10) -> None:
+    def __init__(self, attribute_sizes: Sequence[int], min_samples: int = 10, num_groups: int | None = None) -> None:
         super().__init__()
-        first, *others = attribute_sizes
+        values, *others = attribute_sizes
+        first = num_groups or values
         self.others, self.min_samples = torch.tensor(others, dtype=torch.long), min_samples
         self.starts = first * (self.others.cumsum(0) - self.others)  # cells of the attributes before
         for name in ("hits", "counts"):
             self.add_state(name, torch.zeros(first * sum(others), dtype=torch.long), dist_reduce_fx="sum")
 
-    def update(self, predictions: Tensor, attributes: Tensor) -> None:
-        """Count one batch of predicted values of a_1 (B,) and all attributes (B, Q)."""
+    def update(self, predictions: Tensor, attributes: Tensor, groups: Tensor | None = None) -> None:
+        """Count one batch of predicted values of a_1 (B,), all attributes (B, Q) and, where known, clusters (B,)."""
         sizes, starts = self.others.to(attributes.device), self.starts.to(attributes.device)
-        cells = starts + attributes[:, :1] * sizes + attributes[:, 1:]  # (B, Q - 1)
+        first = attributes[:, 0] if groups is None else groups
+        cells = starts + first[:, None] * sizes + attributes[:, 1:]  # (B, Q - 1)
         right = predictions == attributes[:, 0]
         self.counts += cells.flatten().bincount(minlength=len(self.counts))
         self.hits += cells[right].flatten().bincount(minlength=len(self.hits))

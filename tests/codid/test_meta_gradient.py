@@ -140,7 +140,7 @@ def figure_batch(seed: int, size: int = 512) -> tuple[Batch, Tensor, Tensor]:
     ids=["discriminator at 1/2", "on its way", "trained"],
 )
 def test_weights_of_the_figure(discriminator_steps, weigh_steps, expected):
-    """p(m_1, a_2) = 12.5, 37.5, 37.5, 12.5 % in a cluster: likely pairs weigh 1.5, unlikely ones 0.5, while D is at 1/2.
+    """p(m_1, a_2) = 12.5, 37.5, 37.5, 12.5 % in a cluster: pairs weigh 1.5 or 0.5 while D is at 1/2.
 
     In ideal, frozen representations L_meta is least where the virtual update leaves every mode in its place. Per sample
     of a mode, pairs with the likely a_2 pull by -3/4 (1 - s) of joint and +1/2 w s of marginal pairs, where s is D's

@@ -75,6 +75,18 @@ def test_accuracy_of_cells_equals_counting_and_adds_up_over_ranks(on_ranks):
     assert all(value.isnan() for value in few.compute().values())
 
 
+def test_clusters_take_the_place_of_the_first_attribute():
+    generator = torch.Generator().manual_seed(2)
+    a = torch.stack([torch.randint(size, (300,), generator=generator) for size in (2, 3)], dim=1)
+    clusters = a[:, 0] * 4 + torch.randint(3, (300,), generator=generator)  # slots 3 and 7 are empty
+    predictions = torch.where(clusters == 5, 1 - a[:, 0], a[:, 0])  # one cluster is always wrong
+    metric = metrics.CellAccuracy((2, 3), min_samples=1, num_groups=8)
+    metric.update(predictions[:100], a[:100], clusters[:100])
+    metric.update(predictions[100:], a[100:], clusters[100:])
+    found = {name: float(value) for name, value in metric.compute().items()}
+    assert found == {"balanced_acc": pytest.approx(5 / 6), "worst_acc": 0}  # 6 clusters, each with 3 cells
+
+
 def test_reset_forgets_and_wrong_arguments_are_refused():
     metric = metrics.ClusterAccuracy()
     metric.update(torch.tensor([0, 1]), torch.tensor([0, 0]))
