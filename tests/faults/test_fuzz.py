@@ -39,7 +39,8 @@ STEP = [
 ]  # fmt: skip
 FEW = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 
-# What is wrong with a value of each key, and words that do not name one of its choices.
+# What is wrong with a value of each key, and words that do not name one of its choices: all of them are tried, as a
+# draw of some would miss a check that is gone.
 WRONG = {
     "model.latent_dim": ["0", "-3", "wide", "1.5"],
     "model.lr": ["0", "-1", "fast"],
@@ -77,17 +78,26 @@ def test_valid_configs_train_a_step(model: dict[str, Any], data: dict[str, Any])
     assert code == 0, said
 
 
-@pytest.mark.slow
-@settings(FEW, max_examples=12)
-@given(st.sampled_from([(key, value) for key, values in WRONG.items() for value in values]))
-def test_invalid_values_are_named(wrong: tuple[str, str]) -> None:
-    key, value = wrong
+def check_named(key: str, value: str) -> None:
+    """A wrong value ends the command at once, in a few lines with the key."""
     group, _, name = key.rpartition(".")
     path = f"{group}.init_args.{name}" if group in ("model", "data") else key
     code, said = called([*STEP, f"--{path}={value}"])
     assert code in (1, 2), said
     assert name in said
     assert len(said.strip().splitlines()) <= 10, said
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG.items() for value in values])
+def test_invalid_values_are_named(key: str, value: str) -> None:
+    check_named(key, value)
+
+
+@pytest.mark.slow
+@settings(FEW, max_examples=6)
+@given(st.sampled_from(sorted(WRONG)), st.text("abcdefghijklmnopqrstuvwxyz", min_size=3, max_size=12))
+def test_random_words_are_named(key: str, word: str) -> None:
+    check_named(key, f"no_{word}")
 
 
 @pytest.mark.slow
