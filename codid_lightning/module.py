@@ -143,7 +143,8 @@ class DisentanglementModule(LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """Attribute, reconstruction and penalty in one step; adversarial methods override it."""
         z = self(batch["x"])
-        self.minimise(self.trainer.optimizers[0], self.informative_loss(z, batch) + self.weighted_penalty(z, batch))
+        loss = self.informative_loss(z, batch) + self.weighted_penalty(z, batch)
+        self.minimise(self.trainer.optimizers[0], loss * distributed.share(z))
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Metrics on validation data, which carry the training correlations."""

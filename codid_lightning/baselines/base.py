@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from codid_lightning import distributed
 from codid_lightning.module import DisentanglementModule
 from datamodules.base import Batch
 
@@ -13,7 +14,8 @@ class Base(DisentanglementModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """One step down the informative loss; there is no penalty to add."""
-        self.minimise(self.trainer.optimizers[0], self.informative_loss(self(batch["x"]), batch))
+        z = self(batch["x"])
+        self.minimise(self.trainer.optimizers[0], self.informative_loss(z, batch) * distributed.share(z))
 
     def penalty(self, z: Tensor, batch: Batch) -> Tensor:
         """Nothing."""

@@ -67,7 +67,6 @@ class SwappingModule(DisentanglementModule):
             raise ValueError(f"model.autoencoder_kl is {autoencoder_kl}; it must not be negative.")
         if len(self.attribute_sizes) < 2:
             raise ValueError("The data has one attribute; counterfactuals need another one to change.")
-        self.automatic_optimization = False
         self.autoencoder_epochs, self.autoencoder_lr = autoencoder_epochs, autoencoder_lr
         self.autoencoder_kl, self.train_on = autoencoder_kl, train_on
         values = sum(self.attribute_sizes[1:])
@@ -203,11 +202,11 @@ class SwappingModule(DisentanglementModule):
 
     # ---------------------------------------------------------------------------------------------------------- hooks
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor | None:
+    def training_step(self, batch: Batch, batch_idx: int) -> None:
         """The autoencoder's step while it learns, and the method's."""
         if self.current_epoch < self.autoencoder_epochs:
             self.autoencode(batch, batch_idx)
-        return super().training_step(batch, batch_idx)
+        super().training_step(batch, batch_idx)
 
     def configure_callbacks(self) -> list[Callback]:
         """The gate comes with the method, before anything that builds on its verdict."""
