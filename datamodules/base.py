@@ -323,7 +323,7 @@ class AttributeDataModule(LightningDataModule, ABC):
         )
 
 
-def _as_it_is(batch: Batch) -> Batch:
+def _as_it_is(batch: Any) -> Any:
     """What a data set gives for a batch of indices is a batch."""
     return batch
 
