@@ -10,7 +10,7 @@ import pytest
 from codid_lightning import baselines
 from codid_lightning.benchmark import Resolver, method_configs
 from codid_lightning.explain import method_names
-from codid_lightning.report.names import DATASETS, METHODS
+from codid_lightning.report.names import DATASETS, EXTENSIONS, METHODS
 from tests.commands import codid
 from tests.fakes import FAKES
 
@@ -19,7 +19,9 @@ FOLDERS = sorted(file.parent.name for file in CONFIGS.glob("*/data.yaml"))
 EXPERIMENTS = sorted(
     file.relative_to(CONFIGS) for folder in FOLDERS for file in (CONFIGS / folder).glob("*.yaml") if file.stem != "data"
 )
-OVERLAYS = {kind: sorted(f.stem for f in (CONFIGS / kind).glob("*.yaml")) for kind in ("baselines", "variants")}
+OVERLAYS = {
+    kind: sorted(f.stem for f in (CONFIGS / kind).glob("*.yaml")) for kind in ("baselines", "variants", "methods")
+}
 OTHERS = sorted(file for kind in ("loggers", "callbacks") for file in (CONFIGS / kind).glob("*.yaml"))
 SIZES = {"canine_bg": ("--data.image_size=32", "--data.batch_size=4", "--data.val_fraction=0.34")}
 
@@ -69,6 +71,16 @@ def test_every_variant_trains_and_tests(name, roots):
     run(roots(dataset), dataset, CONFIGS / dataset / "codid.yaml", CONFIGS / "variants" / f"{name}.yaml")
 
 
+@pytest.mark.parametrize("name", OVERLAYS["methods"])
+def test_every_method_of_ours_trains_and_tests(name, roots):
+    dataset = "colored_digits"
+    files = method_configs(dataset, name)
+    configs = [part for file in files for part in ("-c", file)]
+    few = ("--data.batch_size=16", "--model.latent_dim=8", "--trainer.fast_dev_run=1")
+    for command in ("fit", "test"):
+        assert codid(command, *configs, f"--data.root={roots(dataset)}", *few) == 0
+
+
 @pytest.fixture(scope="module")
 def resolver() -> Resolver:
     return Resolver.run([], run=False)
@@ -76,7 +88,7 @@ def resolver() -> Resolver:
 
 @pytest.mark.parametrize("dataset", FOLDERS)
 def test_every_overlay_resolves_on_every_data_set(dataset, resolver):
-    for kind, own in (("baselines", "base"), ("variants", "codid")):
+    for kind, own in (("baselines", "base"), ("variants", "codid"), ("methods", "codid")):
         before = CONFIGS / dataset / f"{own}.yaml"
         if not before.is_file():
             continue
@@ -98,6 +110,7 @@ def test_names_in_results_are_those_of_the_files(resolver):
         assert (config["dataset"], config["method"]) == (experiment.parent.name, experiment.stem)
     assert set(FOLDERS) <= DATASETS.keys()
     assert {*OVERLAYS["baselines"], *OVERLAYS["variants"], "base", "codid"} <= METHODS.keys()
+    assert set(OVERLAYS["methods"]) == EXTENSIONS.keys()
 
 
 def test_every_method_has_a_config(resolver):

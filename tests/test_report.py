@@ -178,6 +178,17 @@ class TestTables:
         found = table(load_runs([tmp_path])[0], "baselines")
         assert cells(found, "my_method")["my_data:test/acc"].ours.mean == 0.9
 
+    def test_methods_of_ours_stay_out_of_the_papers_tables(self, three_methods):
+        before = table(load_runs([three_methods])[0], "baselines")
+        assert "beyond" not in [t.name for t in build_tables(load_runs([three_methods])[0])]
+        write(three_methods, "counterfactual", "cmnist", 0, prediction(0.99) | {"gate/accepted": 1.0})
+        runs = load_runs([three_methods])[0]
+        assert table(runs, "baselines") == before
+        beyond = table(runs, "beyond")
+        assert cells(beyond, "counterfactual")["cmnist:test3/acc"].ours.mean == 0.99
+        assert cells(beyond, "counterfactual")["cmnist:gate/accepted"].ours.mean == 1
+        assert cells(beyond, "base")["cmnist:test3/acc"].ours.mean == pytest.approx(0.8)
+
     def test_less_is_better_for_disentanglement(self, tmp_path):
         for method, mi in (("base", 0.4), ("codid", 0.3), ("hfs", 0.9)):
             write(tmp_path, method, "cmnist", 0, {"disentanglement/mi": mi})

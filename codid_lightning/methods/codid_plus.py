@@ -19,8 +19,8 @@ class CoDIDPlus(SwappingModule, CoDID):
     is CoDID to the last bit.
 
     Args:
-        cluster_on: What modes are found in once the gate has opened: z_1 `symmetrised` over the other attributes'
-            values, or the plain `z1` of real samples.
+        cluster_on: What modes are found in once the gate has opened: z_1 `symmetrised` over the values of the other
+            attributes, or the plain `z1` of real samples.
         **kwargs: Of `SwappingModule` and `CoDID`.
     """
 

@@ -28,6 +28,13 @@ METHODS = {
     "t": "CoDID-T",
     "codid": "CoDID",
 }
+EXTENSIONS = {  # ours, in a table of their own
+    "coda_conv": "CODA, convolutional",
+    "cell_balanced": "CellBalanced",
+    "group_dro": "GroupDRO",
+    "counterfactual": "Counterfactual",
+    "codid_plus": "CoDID+",
+}
 DATASETS = {
     "toy": "Toy",
     "toy_nine_modes": "Toy, nine modes",
@@ -46,7 +53,7 @@ DATASETS = {
 
 def method_title(name: str) -> str:
     """The method as the paper writes it; methods of one's own keep their name."""
-    return METHODS.get(name, name)
+    return {**METHODS, **EXTENSIONS}.get(name, name)
 
 
 def dataset_title(name: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from codid_lightning.report.names import DATASETS, METHODS, dataset_title
+from codid_lightning.report.names import DATASETS, EXTENSIONS, METHODS, dataset_title
 from codid_lightning.report.scores import Run
 
 OURS = "codid"
@@ -74,7 +74,7 @@ def table_specs(runs: Sequence[Run]) -> list[TableSpec]:
     """All tables of the paper, widened by data sets and methods that only the runs have."""
     present = {run.dataset for run in runs}
     datasets = [d for d in DATASETS if d in present] + sorted(present - set(DATASETS))
-    methods = tuple(sorted({run.method for run in runs} - set(METHODS)))
+    methods = tuple(sorted({run.method for run in runs} - set(METHODS) - set(EXTENSIONS)))
     shifted = {run.dataset for run in runs if "test3/acc" in run.metrics} - {"toy_four_attributes"}
     three_tests = (*IMAGES, *(d for d in datasets if d in shifted and d not in IMAGES))
     one_test = (*SERIES, *(d for d in datasets if d not in (*three_tests, *SERIES, "toy_four_attributes")))
@@ -86,6 +86,8 @@ def table_specs(runs: Sequence[Run]) -> list[TableSpec]:
     clusters = tuple(column for d in three_tests for column in _clustering(d))
     counts = (Column(d, "modes/count", dataset_title(d), "clusters", 1, 1, None) for d in (*three_tests, *one_test))
     factors = tuple(column for d in three_tests for column in _disentanglement(d))
+    extended = any(run.method in EXTENSIONS for run in runs)
+    beyond = tuple(column for d in (*three_tests, *one_test) for column in _beyond(d, d in three_tests))
     separable = tuple(b for b in BASELINES if b not in INVARIANT)
     return [
         TableSpec("baselines", "Comparison with baselines", (*BASELINES, *methods, OURS), accuracy, gain=True),
@@ -96,6 +98,7 @@ def table_specs(runs: Sequence[Run]) -> list[TableSpec]:
         TableSpec("disentanglement", "Disentanglement", (*separable, *methods, OURS), factors),
         TableSpec("attributes", "Toy data with four attributes", ("base", "a_cmi", "km", "t", OURS), _attributes()),
         TableSpec("toy", "Toy data with nine modes", ("base", "itdpm", OURS), _nine_modes()),
+        *([TableSpec("beyond", "Beyond the paper", ("base", "coda", *EXTENSIONS, OURS), beyond)] if extended else []),
     ]
 
 
@@ -107,6 +110,15 @@ def _all_tests(dataset: str, methods: tuple[str, ...]) -> TableSpec:
 
 def _prediction(dataset: str, test: str, heading: str) -> tuple[Column, Column]:
     return Column(dataset, f"{test}/acc", heading, "Acc."), Column(dataset, f"{test}/f1", heading, "Mac. F1")
+
+
+def _beyond(dataset: str, shifted: bool) -> tuple[Column, ...]:
+    heading = dataset_title(dataset)
+    tests = {f"test{i}/acc": f"Test {i}" for i in (1, 2, 3)} if shifted else {"test/acc": "Test"}
+    accuracies = (Column(dataset, metric, heading, label) for metric, label in tests.items())
+    worst = Column(dataset, "val/worst_acc", heading, "Val. worst")
+    modes = (Column(dataset, "modes/nmi_given_a2", heading, "NMI(c;m|a2)", 1, 3),) if shifted else ()
+    return (*accuracies, worst, *modes, Column(dataset, "gate/accepted", heading, "gate", 1, 1, None))
 
 
 def _clustering(dataset: str) -> tuple[Column, ...]:

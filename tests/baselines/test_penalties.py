@@ -267,8 +267,9 @@ def test_prior_divergence_equals_torchs():
     assert standard_normal_divergence(mean, log_variance).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_coda_equals_a_loop_over_recombined_samples():
-    model, batch = make(CODA, (2, 3)), random_batch(8)
+@pytest.mark.parametrize("decoder", ["backbone", "convolutional"])
+def test_coda_equals_a_loop_over_recombined_samples(decoder):
+    model, batch = make(CODA, (2, 3), decoder=decoder), random_batch(8)
     z = model(batch["x"]).detach()
     torch.manual_seed(3)
     found = model.penalty(z, batch).item()
