@@ -18,8 +18,8 @@ from tests.faults.victims import CODID, ROOT, Victim, assert_same_end, last_chec
 PLACES = [
     ("ModeDiscovery.encode", 1), ("ModeDiscovery.encode", 3), ("ModesPerValue.fit", 1), ("ModesPerValue.refine", 2),
     ("Target.adopt", 2), ("carry_over", 1),
-    ("write_record", 20), ("write_record", 150), ("fsync", 3), ("replace", 4),
-    ("replace", 7),
+    ("write_record", 20), ("write_record", 150), ("posix.fsync", 3), ("posix.replace", 4),
+    ("posix.replace", 7),
 ]  # fmt: skip
 RANDOM_TIMES = 10
 
@@ -83,7 +83,7 @@ def other_filesystem() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize(("function", "nth"), [("write_record", 150), ("sendfile|replace", 4)])
+@pytest.mark.parametrize(("function", "nth"), [("write_record", 150), ("posix.sendfile|posix.replace", 4)])
 def test_killed_while_writing_to_another_filesystem(
     function: str, nth: int, undisturbed: tuple[Path, float], other_filesystem: Path
 ) -> None:

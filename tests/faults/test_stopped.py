@@ -28,7 +28,7 @@ MOMENTS = [
     ("CoDID.discriminate", 3, 2, 1),  # inside the five steps of a batch
     ("CoDID.discriminate", 8, 5, 0),  # inside the last batch of the last epoch: nothing left but its validation
     ("ModesPerValue.refine", 1, 2, 1),  # inside a refinement
-    ("DisentanglementModule.validation_step", 5, 2, 0),  # inside a validation
+    ("DisentanglementModule.validation_step", 14, 5, 0),  # inside the last validation
 ]
 
 

@@ -115,7 +115,8 @@ def strike(function: str, nth: int = 1, signum: int = signal.SIGKILL, times: int
 def at(function: str, nth: int, action: Callable[[], object]) -> None:
     """Have this process do something as it enters a function the nth time.
 
-    Python functions go by their qualified name, those written in C by their plain one; `a|b` is either of two.
+    Python functions go by their qualified name, those written in C by their plain one or, as texts have a `replace`,
+    too, with their module; `a|b` is either of two.
     """
     calls, names = 0, function.split("|")
 
@@ -123,7 +124,8 @@ def at(function: str, nth: int, action: Callable[[], object]) -> None:
         nonlocal calls
         if event not in ("call", "c_call"):
             return
-        if (frame.f_code.co_qualname if event == "call" else argument.__name__) in names:
+        called = frame.f_code.co_qualname if event == "call" else argument.__name__
+        if called in names or (event == "c_call" and f"{argument.__module__}.{called}" in names):
             calls += 1
             if calls == nth:
                 sys.setprofile(None)
