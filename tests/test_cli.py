@@ -215,7 +215,7 @@ def test_predictions_are_files_people_can_open(tmp_path):
 
 
 @pytest.mark.slow
-def test_wandb_overlay_works_without_account_or_network(monkeypatch, tmp_path):
+def test_wandb_overlay_works_without_account_or_network(monkeypatch, tmp_path, recwarn):
     wandb = pytest.importorskip("wandb")
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
@@ -223,6 +223,7 @@ def test_wandb_overlay_works_without_account_or_network(monkeypatch, tmp_path):
     monkeypatch.setenv("WANDB_SILENT", "true")
     run = fit_toy(tmp_path, "-c", "configs/loggers/wandb.yaml")
     wandb.finish()
+    assert not [w for w in recwarn if "Weights & Biases" in str(w.message)], "it did not try to go online"
     assert len(list(run.glob("wandb/offline-run-*/*.wandb"))) == 1
     assert list(run.glob("logs/*/metrics.csv")), "the CSV file is always written"
     assert json.loads((run / runs.RESULT).read_text())["metrics"]["test1/acc"] > 0
