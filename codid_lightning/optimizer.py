@@ -28,15 +28,19 @@ class FusedAdam(Adam):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of all parameters that have a gradient; the first one, which makes the state, is torch's."""
-        moving = [[p for p in group["params"] if p.grad is not None] for group in self.param_groups]
-        if closure is not None or any(p not in self.state for parameters in moving for p in parameters):
-            return super().step(closure)
-        for group, parameters in zip(self.param_groups, moving, strict=True):
+        """One update of all parameters that have a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if not parameters:
+                continue
+            if any(p not in self.state for p in parameters):
+                self._init_group(group, [], [], [], [], [], [])
             states = [self.state[p] for p in parameters]
             steps = [state["step"] for state in states]
-            if not steps:
-                continue
             torch._foreach_add_(steps, 1)
             torch._fused_adam_(
                 parameters,
@@ -53,4 +57,4 @@ class FusedAdam(Adam):
                 amsgrad=False,
                 maximize=False,
             )
-        return None
+        return loss

@@ -107,7 +107,7 @@ def test_printed_config_can_be_used_again(tmp_path, capsys):
     printed = capsys.readouterr().out
     config = yaml.safe_load(printed)
     assert config["model"]["init_args"]["latent_dim"] == 7
-    assert config["trainer"]["max_epochs"] == 40
+    assert config["trainer"]["max_epochs"] == 30
     (tmp_path / "again.yaml").write_text(printed)
     assert codid("fit", "-c", tmp_path / "again.yaml", "--print_config") == 0
     assert yaml.safe_load(capsys.readouterr().out) == config
