@@ -22,10 +22,10 @@ from datamodules.toy import Toy
 
 SPACE = {
     "model.init_args.lr": {"type": "log_uniform", "low": 1e-3, "high": 0.1},
-    "model.init_args.latent_dim": {"type": "choice", "values": [2, 4, 32]},
+    "model.init_args.latent_dim": {"type": "choice", "values": [2, 4, 128]},
 }
 RUN = ["-c", "configs/toy/base.yaml", "--data.samples_per_mode=200", "--trainer.max_epochs=3"]
-RUN += ["--trainer.accelerator=cpu"]
+RUN += ["--trainer.accelerator=cpu", "--model.lr=1e-3", "--model.latent_dim=128", "--model.decay_from=1"]
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_no_test_set_is_read(search: Search, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_study_is_resumed_and_ends_as_an_overlay(search: Search, space: str, capsys) -> None:
     first = list(search.run(limit=1))
-    assert first[0].params == {"model.init_args.lr": 2e-3, "model.init_args.latent_dim": 32}  # the config as given
+    assert first[0].params == {"model.init_args.lr": 1e-3, "model.init_args.latent_dim": 128}  # the config as given
     again = ["tune", *RUN, "--trials", "4", "--space", space, "--root", str(search.directory.parents[1])]
     assert main(again) == 0
     assert finished(search) == [0, 1, 2, 3]
