@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
@@ -18,7 +17,13 @@ from torch.optim import Optimizer
 
 from codid_lightning import distributed
 from codid_lightning.clustering import DPGMM, Clusterer, Clustering, KMeans, TrueModes
-from codid_lightning.losses import isotropic_loss, reconstruction_loss, shuffle_within, weight_alignment_loss
+from codid_lightning.losses import (
+    discrimination_loss,
+    isotropic_loss,
+    reconstruction_loss,
+    shuffle_within,
+    weight_alignment_loss,
+)
 from codid_lightning.metrics.groups import CellAccuracy
 from codid_lightning.module import DisentanglementModule
 from codid_lightning.networks.backbones import Backbone
@@ -265,7 +270,7 @@ class CoDID(DisentanglementModule):
         for permutation in permutations:
             joint = target.discriminate(own, rest, view)
             marginal = target.discriminate(own, rest[permutation], view)
-            loss = ((F.softplus(-joint) + F.softplus(marginal)) * view.partnered).sum() / view.count
+            loss = discrimination_loss(joint, marginal, partnered=view.partnered)
             yield loss, torch.autograd.grad(loss, list(target.discriminator.parameters()))
 
     def marginals(self, views: list[View]) -> list[Marginals]:
@@ -304,10 +309,9 @@ class CoDID(DisentanglementModule):
         """L_wd (Eq. 5), summed over targets; clusters without a pair in the batch contribute nothing."""
         total = views[0].own.new_zeros(())
         for target, view, marginals, w in zip(self.target_list, views, pairs, weights, strict=True):
-            joint = F.softplus(-target.discriminate(view.own, view.rest, view))
-            marginal = F.softplus(target.discriminate(view.own, view.rest.index_select(0, marginals.permutation), view))
-            losses = joint + (marginal if w is None else w * marginal)
-            total = total + (losses * view.partnered).sum() / view.count
+            joint = target.discriminate(view.own, view.rest, view)
+            marginal = target.discriminate(view.own, view.rest.index_select(0, marginals.permutation), view)
+            total = total + discrimination_loss(joint, marginal, w, view.partnered)
         return total
 
     def meta_loss(self, z: Tensor, batch: Batch) -> Tensor:

@@ -39,16 +39,20 @@ def has_partner(groups: Tensor, num_groups: int) -> Tensor:
     return partnered
 
 
-def discrimination_loss(joint: Tensor, marginal: Tensor, weights: Tensor | None = None) -> Tensor:
+def discrimination_loss(
+    joint: Tensor, marginal: Tensor, weights: Tensor | None = None, partnered: Tensor | None = None
+) -> Tensor:
     """Binary cross-entropy of telling joint from marginal pairs (Eq. 5; without weights, L_d).
 
     Args:
-        joint: Logits of pairs (z_q, z_-q) of one sample.
-        marginal: Logits of pairs whose z_-q was shuffled.
-        weights: Weight of each marginal pair.
+        joint: Logits of pairs (z_q, z_-q) of one sample, (B,).
+        marginal: Logits of pairs whose z_-q was shuffled, (B,).
+        weights: Weight of each marginal pair, (B,).
+        partnered: Float mask (B,) of the samples to count, those with a partner to shuffle with; by default all.
     """
     against = F.softplus(marginal)
-    return F.softplus(-joint).mean() + (against if weights is None else weights * against).mean()
+    losses = F.softplus(-joint) + (against if weights is None else weights * against)
+    return losses.mean() if partnered is None else (losses * partnered).sum() / partnered.sum().clamp_min(1)
 
 
 def reconstruction_loss(reconstruction: Tensor, x: Tensor) -> Tensor:

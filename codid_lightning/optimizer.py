@@ -38,7 +38,7 @@ class FusedAdam(Adam):
             if not parameters:
                 continue
             if any(p not in self.state for p in parameters):
-                self._init_group(group, [], [], [], [], [], [])
+                self._init_group(group, [], [], [], [], [], [])  # type: ignore[no-untyped-call]
             states = [self.state[p] for p in parameters]
             steps = [state["step"] for state in states]
             torch._foreach_add_(steps, 1)
