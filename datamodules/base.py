@@ -264,7 +264,7 @@ class AttributeDataModule(LightningDataModule, ABC):
             dataset=self.datasets[split],
             sampler=sampler,
             batch_size=None,  # the sampler yields whole batches: one tensor index instead of B and a collate
-            collate_fn=_as_it_is,  # type: ignore[arg-type]  # with batch_size None it is handed one item
+            collate_fn=_as_it_is,
             num_workers=self.num_workers,
             persistent_workers=False,
         )
