@@ -12,8 +12,8 @@ from datamodules.base import Batch
 class ACMI(MI):
     """Minimises the mutual information of z_q and z_-q given a_q, for every attribute.
 
-    Funke et al., "Disentanglement and Generalization Under Correlation Shifts", CoLLAs 2022. MI with pairs shuffled
-    within each value; CoDID shuffles within modes instead.
+    Funke et al., "Disentanglement and Generalization Under Correlation Shifts", CoLLAs 2022: the mean over q of
+    I(z_q; z_-q | a_q). MI with pairs shuffled within each value; CoDID shuffles within modes instead.
     """
 
     def build_adversary(self) -> nn.Module:

@@ -19,7 +19,8 @@ class CODA(DisentanglementModule):
     """Trains on samples decoded from one sample's z_1 and another's z_-1.
 
     Ou & Zhang, "CODA: A Correlation-Oriented Disentanglement and Augmentation Modeling Scheme for Better Resisting
-    Subpopulation Shifts", NeurIPS 2024: the synthesis and the consistency loss, without its sample weights.
+    Subpopulation Shifts", NeurIPS 2024: the synthesis and the consistency loss, without its sample weights. With
+    x' = R(z_1i, z_-1j) and z' = F(x'): sum_q CE(C_q(z'_q), a'_q) + KL(C_q of the part || C_q(z'_q)).
     Wants `reconstruction` > 0, or the decoder never learns what a sample looks like.
 
     Args:

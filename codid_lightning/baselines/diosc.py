@@ -52,7 +52,8 @@ class DIOSC(DisentanglementModule):
     """Minimises the overlap of a representation with other samples' and other attributes' by contrast.
 
     Oublal et al., "Disentangling Time Series Representations via Contrastive Independence-of-Support on l-Variational
-    Inference", ICLR 2024: the contrastive term; its attention layers belong to another backbone.
+    Inference", ICLR 2024: the contrastive term, -log of exp(<z, own view> / t) over the sum of exp(<z, view> / t) over
+    all views; its attention layers belong to another backbone.
 
     Args:
         temperature: Of the softmax over cosine similarities.

@@ -9,7 +9,8 @@ class DTS(DANN):
     """DANN in both directions: a_2 is hidden from z_1, and a_1 from z_2.
 
     The group-level disentanglement of Li et al., "Towards Learning Disentangled Representations for Time Series",
-    KDD 2022; its total-correlation terms for single latent factors have no counterpart here.
+    KDD 2022: the saddle point of sum_q CE(a_q from z_q) - strength * mean_{q, r != q} CE(a_r from z_q). Its
+    total-correlation terms for single latent factors have no counterpart here.
     """
 
     def sources(self) -> range:

@@ -47,6 +47,7 @@ class HFS(DisentanglementModule):
 
     Roth et al., "Disentanglement of Correlated Factors via Hausdorff Factorized Support", ICLR 2023, with Euclidean
     distances between whole representations, each in units of its own spread: otherwise shrinking would be rewarded.
+    Over combinations (i, j) the maximum, or mean, of min_k ||(z_1i, z_-1j) - (z_1k, z_-1k)||.
 
     Args:
         reduction: The farthest combination, or the mean over them.

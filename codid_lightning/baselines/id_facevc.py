@@ -30,7 +30,7 @@ class IDFaceVC(AdversarialModule):
     """Minimises the CLUB bound on I(z_1; z_-1), with a Gaussian q(z_-1 | z_1) fitted alongside.
 
     Rong & Liu, "Seeing Your Speech Style: A Novel Zero-Shot Identity-Disentanglement Face-based Voice Conversion",
-    AAAI 2025.
+    AAAI 2025: E_{p(z_1, z_-1)} log q(z_-1 | z_1) - E_{p(z_1) p(z_-1)} log q(z_-1 | z_1).
     """
 
     def build_adversary(self) -> nn.Module:

@@ -30,7 +30,8 @@ class IDEVC(AdversarialModule):
     """Variational representations of which one cannot be estimated from the other.
 
     Yuan et al., "Improving Zero-Shot Voice Style Transfer via Disentangled Representation Learning", ICLR 2021,
-    with the estimator of the CoDID paper's appendix: z_-1 from z_1.
+    with the estimator of the CoDID paper's appendix, z_-1 from z_1: the encoder maximises, the estimator e minimises
+    E ||z_-1 - e(z_1)||^2 in units of the variance of z_-1.
 
     Args:
         prior: Weight of the divergence of the variational posteriors from the standard normal prior.

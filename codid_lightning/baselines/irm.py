@@ -16,7 +16,8 @@ def scale_gradients(logits: Tensor, labels: Tensor) -> Tensor:
 class IRM(RiskModule):
     """Makes the predictor of a_1 stationary in every environment.
 
-    Arjovsky et al., "Invariant Risk Minimization", 2019, objective IRMv1.
+    Arjovsky et al., "Invariant Risk Minimization", 2019, objective IRMv1: the mean over environments e of
+    |d R_e(s * logits) / ds|^2 at s = 1.
     """
 
     def risk_penalty(self, logits: Tensor, labels: Tensor, environments: Environments) -> Tensor:

@@ -15,7 +15,7 @@ class MI(AdversarialModule):
     """Minimises the mutual information of z_1 and z_-1: a discriminator cannot tell joint from shuffled pairs.
 
     Brakel & Bengio, "Learning Independent Features with Adversarial Nets for Non-linear ICA", 2017. At the
-    discriminator's optimum the loss is 2 ln 2 - 2 JSD(joint, marginal).
+    discriminator's optimum the loss E_joint[-log D] + E_marginal[-log(1 - D)] is 2 ln 2 - 2 JSD(joint, marginal).
     """
 
     def build_adversary(self) -> nn.Module:
