@@ -27,7 +27,8 @@ def small_disk(tmp_path: Path, undisturbed: tuple[Path, float]) -> Iterator[Path
     if mounted.returncode:
         pytest.skip(f"mounting a small disk needs root: {mounted.stderr.decode().strip()}")
     yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
+    while folder.is_mount():  # once more where a read-only view lies over it
+        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def fill(folder: Path) -> None:
@@ -46,7 +47,9 @@ def limit_files(size: int) -> None:
 
 
 def make_read_only(folder: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+    """From now on, and also while a file in it is open for writing: a read-only view is laid over the folder."""
+    subprocess.run(["mount", "--bind", folder, folder], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
 
 
 def check_told(ended: Ended, path: str) -> None:

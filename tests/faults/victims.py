@@ -30,6 +30,7 @@ CODID = [
     "--data.init_args.samples_per_mode", "40",
     "--data.init_args.batch_size", "64",
     "--model.init_args.latent_dim", "8",
+    "--model.init_args.lr", "0.001",
     "--model.init_args.n_clusters", "6",
     "--model.init_args.discriminator_steps", "2",
     "--model.init_args.pretrain_epochs", "1",
