@@ -24,6 +24,19 @@ def on_two_ranks(work: Callable[[], Any], folder: Path) -> list[Any]:
     return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(RANKS)]
 
 
+def assert_gradients_agree(work: Callable[[], dict[str, Any]], folder: Path) -> None:
+    """Gradients by case, step and parameter are those of one process with the ranks' batches together."""
+    alone = work()
+    for on_rank in on_two_ranks(work, folder):
+        for case, steps in alone.items():
+            for step, gradients in steps.items():
+                assert gradients.keys() == on_rank[case][step].keys()
+                assert any(g.abs().max() > 1e-6 for g in gradients.values()), (case, step)
+                for name, gradient in gradients.items():
+                    found = on_rank[case][step][name]
+                    torch.testing.assert_close(found, gradient, rtol=1e-12, atol=1e-12, msg=f"{case}, {step}, {name}")
+
+
 def _run(rank: int, work: Callable[[], Any], port: int, folder: str) -> None:
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1",

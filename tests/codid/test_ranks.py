@@ -18,7 +18,7 @@ from codid_lightning.clustering import DPGMM
 from codid_lightning.module import DisentanglementModule
 from datamodules.base import Batch
 from datamodules.toy import ToyFourAttributes
-from tests.codid.ranks import RANKS, on_two_ranks
+from tests.codid.ranks import RANKS, assert_gradients_agree, on_two_ranks
 from tests.codid.tiny import (
     bench,
     gradients_of,
@@ -80,16 +80,7 @@ def all_gradients() -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_gradients_of_every_step_are_those_of_the_global_batch(tmp_path):
-    alone = all_gradients()
-    for on_rank in on_two_ranks(all_gradients, tmp_path):
-        for case, steps in alone.items():
-            for step, gradients in steps.items():
-                assert gradients.keys() == on_rank[case][step].keys()
-                assert any(g.abs().max() > 1e-6 for g in gradients.values()), (case, step)
-                for name, gradient in gradients.items():
-                    torch.testing.assert_close(
-                        on_rank[case][step][name], gradient, rtol=1e-12, atol=1e-12, msg=f"{case}, {step}, {name}"
-                    )
+    assert_gradients_agree(all_gradients, tmp_path)
 
 
 class Hashes(Callback):

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from codid_lightning import CoDIDPlus, Counterfactual
 from codid_lightning.callbacks.swap_gate import SwapScores
 from datamodules.base import Batch
-from tests.codid.ranks import RANKS, on_two_ranks
+from tests.codid.ranks import RANKS, assert_gradients_agree, on_two_ranks
 from tests.codid.test_ranks import Hashes
 from tests.codid.tiny import gradients_of, without_normalisation
 from tests.methods.planted import Planted, make, trainer
@@ -56,15 +56,7 @@ def all_gradients() -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_gradients_of_every_step_are_those_of_the_global_batch(tmp_path):
-    alone = all_gradients()
-    for on_rank in on_two_ranks(all_gradients, tmp_path):
-        for case, steps in alone.items():
-            for step, gradients in steps.items():
-                assert gradients.keys() == on_rank[case][step].keys()
-                assert any(g.abs().max() > 1e-6 for g in gradients.values()), (case, step)
-                for name, gradient in gradients.items():
-                    found = on_rank[case][step][name]
-                    torch.testing.assert_close(found, gradient, rtol=1e-10, atol=1e-10, msg=f"{case}, {step}, {name}")
+    assert_gradients_agree(all_gradients, tmp_path)
 
 
 def train_through_the_gate() -> dict[str, Any]:
