@@ -35,6 +35,7 @@ from datamodules.base import Batch
 CLUSTERERS = {cls.__name__: cls for cls in (DPGMM, KMeans, TrueModes)}  # what a checkpoint may name
 Encoding = EncoderPass | KernelPass
 
+OPPONENTS = ("discriminator", "disentangle")  # the steps that play against each other
 SMALLEST_SPREAD = 1e-4  # standard deviation of pair weights below which they are all the same
 
 
@@ -77,6 +78,8 @@ class CoDID(DisentanglementModule):
         virtual_step: The virtual update descends L_wd as Eq. 7 is written, or ascends it as the real one does.
         weight_scale: Scale weights to mean 1 within each cluster of the batch, or leave the sigmoid's output.
         disentangle_lr: Learning rate of a separate Adam for the disentangle step; null shares inform's.
+        adversarial_momentum: Momentum (Adam's beta_1) of discriminator and, where it has its own Adam, disentangle. With
+            it opponents circle around the point where they should meet (Gidel et al., AISTATS 2019); 0 has them meet.
         pretrain_epochs: Epochs before the first clustering (N_ptr).
         cluster_every: Epochs between refinements (N_cl); null clusters once.
         cluster_until: Epochs after pre-training during which clusters are refined (N_it); null is to the end.
@@ -116,6 +119,7 @@ class CoDID(DisentanglementModule):
         virtual_step: Literal["descend", "ascend"] = "descend",
         weight_scale: Literal["cluster", "none"] = "cluster",
         disentangle_lr: float | None = None,
+        adversarial_momentum: float = 0.9,
         pretrain_epochs: int = 20,
         cluster_every: int | None = 5,
         cluster_until: int | None = 30,
@@ -139,11 +143,13 @@ class CoDID(DisentanglementModule):
             decay_from,
         )
         _check_counts(n_clusters, max_clusters, discriminator_steps, pretrain_epochs, cluster_every)
+        if not 0 <= adversarial_momentum < 1:
+            raise ValueError(f"model.adversarial_momentum is {adversarial_momentum}; it must be from 0 to below 1.")
         self.clusterer_given = clusterer is not None
         self.clusterer = clusterer if clusterer is not None else DPGMM(max_rounds=0)
         self.n_clusters, self.max_clusters = n_clusters, max_clusters
         self.discriminator_lr, self.discriminator_steps = discriminator_lr, discriminator_steps
-        self.weight_lr, self.disentangle_lr = weight_lr, disentangle_lr
+        self.weight_lr, self.disentangle_lr, self.adversarial_momentum = weight_lr, disentangle_lr, adversarial_momentum
         self.mode_prediction, self.meta_reconstruction = mode_prediction, meta_reconstruction
         self.weight_alignment = weight_alignment
         self.meta_lr = (lr if meta_lr is None else meta_lr) * (1 if virtual_step == "descend" else -1)
@@ -369,7 +375,11 @@ class CoDID(DisentanglementModule):
         if self.disentangle_lr is not None:
             modules["disentangle"] = ([self.encoder], self.disentangle_lr)
         self.optimizer_names = list(modules)
-        return [self.adam([p for m in group for p in m.parameters()], lr) for group, lr in modules.values()]
+        momenta = [self.adversarial_momentum if name in OPPONENTS else 0.9 for name in modules]
+        return [
+            self.adam([p for m in group for p in m.parameters()], lr, momentum)
+            for (group, lr), momentum in zip(modules.values(), momenta, strict=True)
+        ]
 
     def encoder_optimizers(self) -> list[Optimizer]:
         """Those of inform and, where it has its own, disentangle."""

@@ -175,9 +175,9 @@ class DisentanglementModule(LightningModule):
         return self.adam(self.parameters(), self.lr)
 
     @staticmethod
-    def adam(parameters: Any, lr: float) -> Optimizer:
+    def adam(parameters: Any, lr: float, momentum: float = 0.9) -> Optimizer:
         """Adam, in its fused form: one kernel for all parameters."""
-        return FusedAdam(parameters, lr)
+        return FusedAdam(parameters, lr, betas=(momentum, 0.999))
 
     # ----------------------------------------------------------------------------------------------- optimizer steps
 

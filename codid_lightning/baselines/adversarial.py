@@ -69,12 +69,12 @@ class AdversarialModule(DisentanglementModule):
         return [self.adam(main, self.lr), self.adam(adversary, self.adversary_lr)]
 
     @staticmethod
-    def adam(parameters: Any, lr: float) -> Optimizer:
+    def adam(parameters: Any, lr: float, momentum: float = 0.0) -> Optimizer:
         """Adam without momentum, which makes opponents circle around the point where they should meet.
 
         Gidel et al., "Negative Momentum for Improved Game Dynamics", AISTATS 2019.
         """
-        return FusedAdam(parameters, lr, betas=(0.0, 0.999))
+        return FusedAdam(parameters, lr, betas=(momentum, 0.999))
 
     def others(self, z: Tensor, q: int = 0) -> Tensor:
         """z_-q: all representations but the q-th, side by side, (B, (Q - 1) d)."""

@@ -41,6 +41,22 @@ def test_a_share_of_the_epochs_is_asked_for():
         tiny_codid(tiny_data(), decay_from=20)
 
 
+def test_without_momentum_opponents_rest_where_their_gradient_is_zero():
+    data = tiny_data()
+    module = fitted(2, data, disentangle_lr=1e-3, adversarial_momentum=0.0)
+    momenta = {name: module.optimizer(name).param_groups[0]["betas"][0] for name in module.optimizer_names}
+    assert momenta == {name: 0.0 if name in {"discriminator", "disentangle"} else 0.9 for name in momenta}
+    discriminator = module.target_list[0].discriminator.weight
+    before = discriminator.detach().clone()
+    module.step(module.optimizer("discriminator"), [discriminator], [torch.zeros_like(discriminator)], reduce=False)
+    assert torch.equal(discriminator, before)  # momentum would carry it on
+
+
+def test_momentum_is_asked_for_below_one():
+    with pytest.raises(ValueError, match=r"model\.adversarial_momentum is 1\.0.*below 1"):
+        tiny_codid(tiny_data(), adversarial_momentum=1.0)
+
+
 def test_validation_cells_are_those_of_clusters_and_other_attributes():
     data = tiny_data(samples_per_mode=300)
     module = fitted(2, data, n_clusters=2)
