@@ -78,8 +78,8 @@ class CoDID(DisentanglementModule):
         virtual_step: The virtual update descends L_wd as Eq. 7 is written, or ascends it as the real one does.
         weight_scale: Scale weights to mean 1 within each cluster of the batch, or leave the sigmoid's output.
         disentangle_lr: Learning rate of a separate Adam for the disentangle step; null shares inform's.
-        adversarial_momentum: Momentum (Adam's beta_1) of discriminator and, where it has its own Adam, disentangle. With
-            it opponents circle around the point where they should meet (Gidel et al., AISTATS 2019); 0 has them meet.
+        adversarial_momentum: Momentum (Adam's beta_1) of discriminator and, where it has its own Adam, disentangle.
+            With it opponents circle around the point where they should meet (Gidel et al., AISTATS 2019).
         pretrain_epochs: Epochs before the first clustering (N_ptr).
         cluster_every: Epochs between refinements (N_cl); null clusters once.
         cluster_until: Epochs after pre-training during which clusters are refined (N_it); null is to the end.
@@ -146,7 +146,7 @@ class CoDID(DisentanglementModule):
         if not 0 <= adversarial_momentum < 1:
             raise ValueError(f"model.adversarial_momentum is {adversarial_momentum}; it must be from 0 to below 1.")
         self.clusterer_given = clusterer is not None
-        self.clusterer = clusterer if clusterer is not None else DPGMM(max_rounds=0)
+        self.clusterer = clusterer if clusterer is not None else DPGMM()
         self.n_clusters, self.max_clusters = n_clusters, max_clusters
         self.discriminator_lr, self.discriminator_steps = discriminator_lr, discriminator_steps
         self.weight_lr, self.disentangle_lr, self.adversarial_momentum = weight_lr, disentangle_lr, adversarial_momentum
@@ -343,6 +343,14 @@ class CoDID(DisentanglementModule):
         """Representations (B, Q, d) of samples x as modes are looked for in."""
         z: Tensor = self(x)
         return z
+
+    def content(self, x: Tensor) -> Tensor | None:
+        """What of samples x, (B, p), modes are looked for in instead; nothing by default."""
+        return None
+
+    def mode_features(self, content: Tensor, a: Tensor, attribute: int) -> Tensor:
+        """Where clusters of an attribute are looked for, (N, k), given content (N, p) and attributes (N, Q)."""
+        return content
 
     def adopt(self, target: Target, found: Clustering, radius: Tensor) -> None:
         """Take over new clusters of a target: labels, and the heads' rows with their Adam moments (line 13)."""

@@ -60,16 +60,19 @@ class ModeDiscovery(Callback):
         self.last_epoch = trainer.current_epoch
         self.iteration = 0 if due == "fit" else self.iteration + 1
         torch.manual_seed(module.step_seed())
-        z, a, mode = self.encode(trainer, module)
+        z, a, mode, content = self.encode(trainer, module)
         for target in module.target_list:
             if target.moded:
-                self.discover(trainer, module, target, due, z, a, mode)
+                self.discover(trainer, module, target, due, z, a, mode, content)
 
     # ----------------------------------------------------------------------------------------------------------- what
 
     @torch.no_grad()
-    def encode(self, trainer: Trainer, module: CoDID) -> tuple[Tensor, Tensor, Tensor]:
-        """Representations (N, Q, d), attributes and modes (N, Q) of the whole training set, in index order."""
+    def encode(self, trainer: Trainer, module: CoDID) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Representations (N, Q, d), attributes and modes (N, Q) of the whole training set, in index order.
+
+        Last comes its content (N, p), where modes are looked for in that.
+        """
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         if not hasattr(data, "encode_dataloader"):
             raise TypeError(
@@ -83,33 +86,49 @@ class ModeDiscovery(Callback):
         filled = 0
         for batch in loader:
             batch = trainer.strategy.batch_to_device(batch, module.device)
-            parts = (module.mode_view(batch["x"]).float(), batch["a"], batch["mode"])
+            content = module.content(batch["x"])
+            parts = [module.mode_view(batch["x"]).float(), batch["a"], batch["mode"]]
+            parts += [] if content is None else [content.float()]
             # One table from the start: joining parts would hold everything twice. Rows of other ranks stay untouched.
             columns = columns or tuple(p.new_empty(len(loader.dataset), *p.shape[1:]) for p in parts)
             for column, part in zip(columns, parts, strict=True):
                 column[filled : filled + len(part)] = part
             filled += len(parts[0])
         module.train(training)
-        z, a, mode = (distributed.gather(column[:filled]) for column in columns)
-        return z, a, mode
+        z, a, mode, *others = (distributed.gather(column[:filled]) for column in columns)
+        return z, a, mode, others[0] if others else None
 
     def discover(
-        self, trainer: Trainer, module: CoDID, target: Target, due: Due, z: Tensor, a: Tensor, mode: Tensor
+        self,
+        trainer: Trainer,
+        module: CoDID,
+        target: Target,
+        due: Due,
+        z: Tensor,
+        a: Tensor,
+        mode: Tensor,
+        content: Tensor | None,
     ) -> None:
         """Cluster one target's representations, let everybody adopt the result and note what happened."""
-        q = target.attribute
-        own, values = z[:, q], a[:, q]
-        decision = self.decide(module, target, due, own, values, mode[:, q]) if trainer.is_global_zero else None
+        own = z[:, target.attribute]
+        decision = self.decide(module, target, due, own, a, mode, content) if trainer.is_global_zero else None
         found: Clustering = trainer.strategy.broadcast(decision)  # type: ignore[assignment]
+        if content is not None:
+            found = found.measured_in(own)
         module.adopt(target, found, cluster_radius(own, found))
         self._note(trainer, module, target, due, found, a, mode)
 
-    def decide(self, module: CoDID, target: Target, due: Due, z: Tensor, values: Tensor, mode: Tensor) -> Clustering:
+    def decide(
+        self, module: CoDID, target: Target, due: Due, own: Tensor, a: Tensor, mode: Tensor, content: Tensor | None
+    ) -> Clustering:
         """The clusters from now on; moves are accepted at random, so one rank decides for all."""
-        modes = self.modes_of(module, target)
+        q = target.attribute
+        values = a[:, q]
+        modes = self.modes_of(module, target, search=content is not None)
+        z = own if content is None else module.mode_features(content, a, q)
         if due == "fit":
-            return modes.fit(z, values, mode)
-        halves = self.halves(module, target, z, values) if due == "split" else None
+            return modes.fit(z, values, mode[:, q])
+        halves = self.halves(module, target, own, values) if due == "split" else None
         return modes.refine(z, values, due, halves)
 
     @torch.no_grad()
@@ -120,8 +139,8 @@ class ModeDiscovery(Callback):
         parts = zip(z.split(4096), values.split(4096), target.labels.split(4096), strict=True)
         return torch.cat([target.halves(*part) for part in parts])
 
-    def modes_of(self, module: CoDID, target: Target) -> ModesPerValue:
-        """The clusterers of a target, made on first use."""
+    def modes_of(self, module: CoDID, target: Target, search: bool = False) -> ModesPerValue:
+        """The clusterers of a target, made on first use; `search` has them look for all clusters at once."""
         q = target.attribute
         if q not in self.modes:
             given = module.n_clusters
@@ -131,7 +150,7 @@ class ModeDiscovery(Callback):
                     f"model.n_clusters has {len(counts)} entries, attribute {q + 1} has {target.values} values: give "
                     "one number for all values or one per value."
                 )
-            self.modes[q] = ModesPerValue(module.clusterer, counts, target.slots)
+            self.modes[q] = ModesPerValue(module.clusterer, counts, target.slots, search)
             if q in self._restored:
                 self.modes[q].load_state_dict(self._restored.pop(q))
         return self.modes[q]

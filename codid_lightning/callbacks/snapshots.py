@@ -126,7 +126,7 @@ class Snapshots(Callback):
     @torch.no_grad()
     def _look(self, trainer: Trainer, module: CoDID, kind: str) -> None:
         discovery = _discovery(trainer)
-        z, a, mode = discovery.encode(trainer, module)
+        z, a, mode, _ = discovery.encode(trainer, module)
         (chosen,) = subsample(self.max_samples, 0, torch.arange(len(z), device=z.device))
         for target in module.target_list:
             if not target.moded:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -39,6 +39,18 @@ class Clustering:
     sub_means: Tensor  # (A, K, 2, d)
     sub_probs: Tensor  # (N, 2) probabilities of the two halves of the sample's own cluster
     moves: tuple[Move, ...]
+
+    def measured_in(self, z: Tensor) -> Clustering:
+        """The same clusters, which were found elsewhere, with means and halves' means (A, K, 2, d) in z (N, d)."""
+        values, slots = self.active.shape
+
+        def weighted_means(weight: Tensor) -> Tensor:
+            total = z.new_zeros(values * slots).index_add(0, self.labels, weight)
+            sums = z.new_zeros(values * slots, z.shape[1]).index_add(0, self.labels, weight[:, None] * z)
+            return (sums / total.clamp_min(1e-12)[:, None]).view(values, slots, -1)
+
+        halves = [weighted_means(share.to(z)) for share in self.sub_probs.unbind(1)]
+        return replace(self, means=weighted_means(torch.ones_like(z[:, 0])), sub_means=torch.stack(halves, dim=2))
 
 
 class ModesPerValue:

@@ -76,7 +76,26 @@ def test_modes_are_looked_for_where_the_channel_is_averaged_out(accepted):
     torch.testing.assert_close(model.mode_view(x)[:, 0], mean)
     model.cluster_on = "z1"
     assert torch.equal(model.mode_view(x), model.encoder(x))
+    model.cluster_on = "propensity"
+
+
+def test_content_is_the_autoencoders_latent_once_the_gate_has_opened(accepted):
+    _, whole = accepted
+    model = whole["model"].eval()
+    x = torch.rand(6, *model.autoencoder.input_shape)
+    assert torch.equal(model.content(x), model.autoencoder.encode(x)[0].flatten(1))
     model.cluster_on = "symmetrised"
+    assert model.content(x) is None
+    model.cluster_on = "propensity"
+    assert plus(Planted(samples=20)).content(x) is None
+
+
+def test_clusters_of_the_latent_are_measured_in_z(accepted):
+    _, whole = accepted
+    model = whole["model"]
+    (target,) = model.target_list
+    assert target.sub_means.shape[-1] == model.hparams["latent_dim"]
+    assert (target.radius.view_as(target.active)[target.active] > 0).all()
 
 
 def test_a_refused_run_is_codid_to_the_last_bit(monkeypatch):
