@@ -9,6 +9,7 @@ import yaml
 from rich.console import Console
 from scipy.stats import ttest_rel
 
+from codid_lightning.commands.report import main
 from codid_lightning.paper import paper_numbers
 from codid_lightning.report import build_tables, load_runs, one_setting_each, score
 from codid_lightning.report.render import to_csv, to_html, to_latex, to_markdown, to_terminal
@@ -304,3 +305,15 @@ class TestFormats:
         out = io.StringIO()
         to_terminal(tables, Console(file=out, width=200))
         assert "a_b%c|[red]" in out.getvalue()
+
+
+def test_json_holds_the_results_of_the_runs_in_the_tables(three_methods):
+    write(three_methods, "base", "mfd", 0, prediction(0.5))
+    output = three_methods / "kept.json"
+    assert main([str(three_methods), "--output", str(output), "--datasets", "cmnist"]) == 0
+    kept = json.loads(output.read_text())
+    assert [(run["method"], run["seed"]) for run in kept] == [
+        (m, s) for m in ("base", "codid", "irm") for s in range(3)
+    ]
+    assert kept[0]["metrics"]["test3/acc"] == 0.80
+    assert kept[0]["git_revision"] == "0"

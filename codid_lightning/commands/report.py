@@ -1,5 +1,6 @@
 """`codid report`: run directories become the paper's tables."""
 
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,9 +13,9 @@ from codid_lightning.report import Run, build_tables, load_runs, one_setting_eac
 from codid_lightning.report.names import dataset_title
 from codid_lightning.report.page import Picture, drawn, report_page, saved
 from codid_lightning.report.render import to_csv, to_latex, to_markdown, to_terminal
-from codid_lightning.runs import replacing
+from codid_lightning.runs import read_result, replacing
 
-SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".html": "html"}
+SUFFIXES = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".html": "html", ".json": "json"}
 FIGURES = {
     "number of parameters and training duration": complexity,
     "learning curves": learning_curves,
@@ -31,7 +32,8 @@ def main(args: list[str] | None = None) -> int:
         "--output",
         type=str | None,
         default=None,
-        help="File to write: .md (Markdown), .tex (LaTeX), .csv or .html (with figures); default: the terminal.",
+        help="File to write: .md (Markdown), .tex (LaTeX), .csv, .html (with figures) or .json (all results); default: "
+        "the terminal.",
     )
     parser.add_argument("--datasets", type=str, nargs="+", help="Data sets to show; default: those with runs.")
     options = parser.parse_args(args)
@@ -56,11 +58,19 @@ def main(args: list[str] | None = None) -> int:
         "latex": lambda: to_latex(tables),
         "csv": lambda: to_csv(tables),
         "html": lambda: report_page(tables, _pictures(runs), complaints),
+        "json": lambda: _results(main_runs, options.datasets),
     }
     with replacing(output) as part:
         part.write_text(writers[SUFFIXES[output.suffix]](), encoding="utf-8")
     print(f"The tables are in {output}.")
     return 0
+
+
+def _results(runs: Sequence[Run], datasets: Sequence[str] | None) -> str:
+    """What each run in the tables left as `result.json`, one line per run: a file to keep beside the tables."""
+    chosen = [run for run in runs if datasets is None or run.dataset in datasets]
+    chosen.sort(key=lambda run: (run.dataset, run.method, run.seed, -1 if run.group is None else run.group))
+    return "[\n" + ",\n".join(json.dumps(read_result(run.directory), sort_keys=True) for run in chosen) + "\n]\n"
 
 
 def _pictures(runs: Sequence[Run]) -> list[Picture]:
