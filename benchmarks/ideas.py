@@ -54,6 +54,7 @@ IDEAS: dict[str, dict[str, Any]] = {
     "t_no_momentum": T | CALM,
     "t_no_momentum_3e-3": T | CALM | {"disentangle_lr": 3e-3},
     "t_mode_prediction_1": T | CALM | {"mode_prediction": 1.0},
+    "t_no_mode_prediction": T | CALM | {"mode_prediction": 0.0},
     "t_reconstruction_100": T | CALM | {"reconstruction": 100.0},
     "t_by_mode": T | CALM | {"sharing": "mode"},
     # Modes to discover.
