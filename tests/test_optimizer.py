@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import torch
 from torch import nn
 from torch.optim import Adam
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.profiler import profile
 
 from codid_lightning.optimizer import FusedAdam
 
@@ -54,6 +57,60 @@ def test_goes_on_from_a_state_and_after_losing_it():
         optimizer.state.pop(network[0].weight)  # as heads do that start again
         advance(network, optimizer, range(15, 20))
     assert all(torch.equal(p, q) for p, q in zip(mine.parameters(), theirs.parameters(), strict=True))
+
+
+def test_saved_state_serves_torch(tmp_path):
+    mine, theirs = twins()
+    own, reference = FusedAdam(mine.parameters(), 1e-2), Adam(theirs.parameters(), 1e-2, fused=True)
+    advance(mine, own, range(6))
+    advance(theirs, reference, range(3))
+    torch.save(own.state_dict(), tmp_path / "own.pt")
+    reference.load_state_dict(torch.load(tmp_path / "own.pt", weights_only=True))
+    theirs.load_state_dict(mine.state_dict())
+    own.load_state_dict(torch.load(tmp_path / "own.pt", weights_only=True))
+    advance(mine, own, range(6, 12))
+    advance(theirs, reference, range(6, 12))
+    assert all(torch.equal(p, q) for p, q in zip(mine.parameters(), theirs.parameters(), strict=True))
+    assert [float(state["step"]) for state in own.state.values()] == [8, 8, 12, 12]
+
+
+def test_hooks_are_called_as_long_as_they_are_there():
+    network, _ = twins()
+    optimizer = FusedAdam(network.parameters(), 1e-2)
+    calls: list[str] = []
+    register = {
+        "pre": optimizer.register_step_pre_hook,
+        "post": optimizer.register_step_post_hook,
+        "global pre": register_optimizer_step_pre_hook,
+        "global post": register_optimizer_step_post_hook,
+    }
+    for name, add in register.items():
+        handle = add(lambda *_, name=name: calls.append(name))
+        advance(network, optimizer, range(1))
+        handle.remove()
+        advance(network, optimizer, range(1))
+    assert calls == list(register)
+    assert all(state["step"] == 8 for state in optimizer.state.values()), "one update a step, with hooks or without"
+
+
+def test_a_profiler_sees_the_steps():
+    network, _ = twins()
+    optimizer = FusedAdam(network.parameters(), 1e-2)
+    with profile() as seen:
+        advance(network, optimizer, range(2))
+    assert [e.count for e in seen.key_averages() if e.key == "Optimizer.step#FusedAdam.step"] == [2]
+
+
+def test_a_scheduler_finds_the_steps_taken():
+    network, _ = twins()
+    optimizer = FusedAdam(network.parameters(), 1e-2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns of a scheduler that steps before its optimizer
+        for update in range(3):
+            advance(network, optimizer, range(update, update + 1))
+            scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == 1e-2 / 8
 
 
 def test_returns_what_a_closure_does():
