@@ -116,6 +116,15 @@ class EpochBatches(DistributedSampler[Any]):
         return [(low + self.rank, high) for low, high in itertools.pairwise(edges)]
 
 
+class BatchLoader(DataLoader[Batch]):
+    """A loader whose sampler yields whole batches: without worker processes, nothing stands around the data set."""
+
+    def __iter__(self) -> Any:
+        if self.num_workers or self.batch_sampler is not None:
+            return super().__iter__()
+        return (self.dataset[index] for index in self.sampler)
+
+
 def seed_of(*keys: int) -> int:
     """One seed from several integers; any change of any of them gives an unrelated stream."""
     state = 0x9E3779B97F4A7C15
@@ -260,7 +269,7 @@ class AttributeDataModule(LightningDataModule, ABC):
         return digest.hexdigest()
 
     def _loader(self, split: str, sampler: EpochBatches) -> DataLoader[Batch]:
-        return DataLoader(
+        return BatchLoader(
             dataset=self.datasets[split],
             sampler=sampler,
             batch_size=None,  # the sampler yields whole batches: one tensor index instead of B and a collate

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 from datamodules.base import (
     AttributeDataModule,
@@ -125,6 +126,21 @@ def test_loaders_give_the_batches_of_the_contract(workers):
         assert (batch["mode"] == -1).all()
     assert torch.cat([b["index"] for b in module.encode_dataloader()]).tolist() == list(range(101))
     assert [sum(len(b["index"]) for b in loader) for loader in module.test_dataloader()] == [30, 30, 1]
+
+
+def test_loaders_give_what_those_of_torch_do():
+    module = Numbers(batch_size=25)
+    module.setup()
+    own = module.train_dataloader()
+    plain = DataLoader(own.dataset, sampler=own.sampler, batch_size=None, collate_fn=lambda batch: batch)
+    samples = type(own)(own.dataset, sampler=range(0, 101, 2), batch_size=10, collate_fn=len)
+    assert len(own) == len(plain) == 5
+    for epoch in (0, 1):
+        own.sampler.set_epoch(epoch)
+        for mine, theirs in zip(own, plain, strict=True):
+            assert mine.keys() == theirs.keys()
+            assert all(torch.equal(mine[key], theirs[key]) for key in mine)
+    assert list(samples) == [10, 10, 10, 10, 10, 1], "a loader made of samples collates them"
 
 
 def test_batches_of_one_are_refused():
