@@ -197,7 +197,7 @@ class CoDID(DisentanglementModule):
                 mode_loss = target.mode_losses(z[:, target.attribute], batch["index"])[0].mean()
                 self.losses.add("mode_prediction", mode_loss)
                 loss = loss + self.mode_prediction * mode_loss
-        self.minimise(self.optimizer("inform"), loss * distributed.share(z))
+        self.minimise(self.optimizer("inform"), distributed.part(loss, z))
 
     def subcluster(self, views: list[View]) -> None:
         """The subclustering net learns the mixture's halves, corrected by how W weighs the pairs (Eq. 11, line 16)."""
@@ -229,7 +229,7 @@ class CoDID(DisentanglementModule):
         slope, _ = self.discrimination_slope(encoding, views, pairs, self.weights(views, pairs))
         loss = self.meta_loss(encoding.moved(slope, self.meta_lr), batch)
         self.losses.add("meta", loss)
-        self.minimise(self.optimizer("weigh"), loss * distributed.share(batch["x"]))
+        self.minimise(self.optimizer("weigh"), distributed.part(loss, batch["x"]))
 
     def disentangle(self, encoding: Encoding, views: list[View], pairs: list[Marginals]) -> None:
         """The encoder makes joint and weighted shuffled pairs alike (Eq. 5 with w, maximised, line 21)."""

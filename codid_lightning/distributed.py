@@ -84,12 +84,12 @@ def average_differentiably(tensors: Sequence[Tensor]) -> list[Tensor]:
     return list(_unflatten_dense_tensors(flat, tensors))
 
 
-def share(x: Tensor) -> float:
-    """This rank's part of all rows, times the number of ranks: makes a mean of ranks' means the mean of all rows."""
+def part(mean: Tensor, x: Tensor) -> Tensor:
+    """A mean over this rank's rows of `x`, weighted so that the mean over ranks is the mean over all rows."""
     if world_size() == 1:
-        return 1.0
+        return mean
     counts = row_counts(x)
-    return len(x) * len(counts) / sum(counts)
+    return mean * (len(x) * len(counts) / sum(counts))
 
 
 def row_counts(x: Tensor) -> list[int]:

@@ -144,7 +144,7 @@ class DisentanglementModule(LightningModule):
         """Attribute, reconstruction and penalty in one step; adversarial methods override it."""
         z = self(batch["x"])
         loss = self.informative_loss(z, batch) + self.weighted_penalty(z, batch)
-        self.minimise(self.trainer.optimizers[0], loss * distributed.share(z))
+        self.minimise(self.trainer.optimizers[0], distributed.part(loss, z))
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Metrics on validation data, which carry the training correlations."""

@@ -15,7 +15,7 @@ class Base(DisentanglementModule):
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """One step down the informative loss; there is no penalty to add."""
         z = self(batch["x"])
-        self.minimise(self.trainer.optimizers[0], self.informative_loss(z, batch) * distributed.share(z))
+        self.minimise(self.trainer.optimizers[0], distributed.part(self.informative_loss(z, batch), z))
 
     def penalty(self, z: Tensor, batch: Batch) -> Tensor:
         """Nothing."""

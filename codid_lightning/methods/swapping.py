@@ -182,7 +182,7 @@ class SwappingModule(DisentanglementModule):
         error, divergence = self.autoencoder.losses(x, self.condition(batch["a"][:, 1:]), noise.to(x))
         if self.autoencoder.likelihood == "gaussian":
             size = prod(self.autoencoder.input_shape)
-            variance = distributed.average([error.detach().mean() * distributed.share(x)])[0] / size
+            variance = distributed.average([distributed.part(error.detach().mean(), x)])[0] / size
             error = error / (2 * variance).clamp_min(1e-12)
         self.losses.add("autoencoder", error.mean())
         self.losses.add("autoencoder_kl", divergence.mean())
@@ -194,7 +194,7 @@ class SwappingModule(DisentanglementModule):
         kl_weight = self.autoencoder_kl * min(1.0, 2 * learnt / self.autoencoder_epochs)
         with torch.autocast(self.device.type, enabled=False):
             loss = self.autoencoder_loss(batch, kl_weight)
-        self.minimise(self.trainer.optimizers[-1], loss * distributed.share(batch["x"]))
+        self.minimise(self.trainer.optimizers[-1], distributed.part(loss, batch["x"]))
 
     def autoencoder_optimizer(self) -> Optimizer:
         """Adam of the autoencoder; a method puts it last."""
