@@ -41,6 +41,7 @@ FAST = {"discriminator_steps": 5, "discriminator_lr": 1e-3}
 SETTLED = FAST | {"decay_from": 0.4}
 APART = SETTLED | {"disentangle_lr": 1e-3}
 CALM = APART | {"adversarial_momentum": 0.0}
+LIGHT = CALM | {"mode_prediction": 0.01}
 T = TRUE_MODES
 MIXTURE = {"discrimination": "plain", "split_by": "mixture"}
 IDEAS: dict[str, dict[str, Any]] = {
@@ -55,6 +56,10 @@ IDEAS: dict[str, dict[str, Any]] = {
     "t_no_momentum_3e-3": T | CALM | {"disentangle_lr": 3e-3},
     "t_mode_prediction_1": T | CALM | {"mode_prediction": 1.0},
     "t_no_mode_prediction": T | CALM | {"mode_prediction": 0.0},
+    "t_mode_prediction_0.01": T | LIGHT,
+    "t_light_3e-3": T | LIGHT | {"disentangle_lr": 3e-3},
+    "t_light_more_steps": T | LIGHT | {"discriminator_steps": 15},
+    "t_light_long_decay": T | LIGHT | {"decay_from": 0.1},
     "t_reconstruction_100": T | CALM | {"reconstruction": 100.0},
     "t_by_mode": T | CALM | {"sharing": "mode"},
     # Modes to discover.

@@ -43,8 +43,9 @@ class SwappingModule(DisentanglementModule):
         autoencoder_kl: Weight of the KL divergence of its latent from the standard Gaussian. It grows from 0 over the
             first half of the autoencoder's epochs: on little data the latent otherwise never comes to be used.
         likelihood: What it takes x for given the latent; null is `bernoulli` for images and `gaussian` otherwise.
-        train_on: What z_1 sees once the gate has opened: `decoded` samples alone, or `both` real samples and, as a
-            batch of their own for BatchNorm, the same samples under other values.
+        train_on: What z_1 sees once the gate has opened: `decoded` samples alone, `both` real samples and, as a batch
+            of their own for BatchNorm, the same samples under other values, or `real` samples alone, which leaves the
+            autoencoder to those who look for modes in its latent.
         **kwargs: Of the method.
     """
 
@@ -56,7 +57,7 @@ class SwappingModule(DisentanglementModule):
         autoencoder_lr: float = 2e-3,
         autoencoder_kl: float = 0.2,
         likelihood: Likelihood | None = None,
-        train_on: Literal["decoded", "both"] = "decoded",
+        train_on: Literal["decoded", "both", "real"] = "decoded",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -127,7 +128,7 @@ class SwappingModule(DisentanglementModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """Representations z (B, Q, d); once the gate has opened, z_1 is that of decoded samples."""
-        if not self.swapping or self.train_on == "both":
+        if not self.swapping or self.train_on != "decoded":
             return super().forward(x)
         first, *others = self.encoder.subnetworks
         own = first(self.randomised(x)) if self.training else self.averaged(x)
@@ -157,7 +158,7 @@ class SwappingModule(DisentanglementModule):
     def informative_loss(self, z: Tensor, batch: Batch) -> Tensor:
         """The method's own; where real samples stay, its mean with the counterfactuals'."""
         loss = super().informative_loss(z, batch)
-        if not self.swapping or self.train_on == "decoded":
+        if not self.swapping or self.train_on != "both":
             return loss
         return (loss + self.counterfactual_loss(batch)) / 2
 

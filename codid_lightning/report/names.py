@@ -33,6 +33,7 @@ EXTENSIONS = {  # ours, in a table of their own
     "cell_balanced": "CellBalanced",
     "group_dro": "GroupDRO",
     "counterfactual": "Counterfactual",
+    "codid_modes": "CoDID, modes by propensity",
     "codid_plus": "CoDID+",
 }
 DATASETS = {

@@ -124,10 +124,24 @@ def test_several_other_attributes(monkeypatch):
     assert all(torch.isfinite(v) for v in run.callback_metrics.values())
 
 
+def test_trained_on_real_samples_only_the_modes_differ_from_codids(monkeypatch):
+    monkeypatch.setattr(SwapScores, "accepted", True)
+    data = Planted(samples=120)
+    ours, plain = plus(data, train_on="real"), make(CoDID, data, **SETTINGS)
+    for model in (ours, plain):
+        trainer(SETTINGS["pretrain_epochs"]).fit(model, data)
+    assert ours.swapping
+    x = torch.rand(6, *ours.autoencoder.input_shape)
+    assert torch.equal(ours.eval()(x), plain.eval()(x))
+    assert ours.content(x) is not None
+    assert plain.content(x) is None
+
+
+@pytest.mark.parametrize("method", ["codid_plus", "codid_modes"])
 @pytest.mark.parametrize("dataset", ["cmnist", "uci_har", "mfd"])
-def test_the_config_keeps_the_data_sets_own_settings(dataset):
+def test_the_config_keeps_the_data_sets_own_settings(dataset, method):
     resolver = Resolver.run([], run=False)
-    files = [part for file in method_configs(dataset, "codid_plus") for part in ("-c", file)]
+    files = [part for file in method_configs(dataset, method) for part in ("-c", file)]
     config, codid = resolver.resolve(files)["model"], resolver.resolve(files[:2])["model"]
     assert config["class_path"].endswith("CoDIDPlus")
     assert codid["init_args"].items() <= config["init_args"].items()

@@ -283,7 +283,7 @@ DATA = {
 
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-@pytest.mark.parametrize("train_on", ["decoded", "both"])
+@pytest.mark.parametrize("train_on", ["decoded", "both", "real"])
 def test_trains_predicts_and_survives_a_checkpoint(data, precision, train_on, monkeypatch, tmp_path):
     monkeypatch.setattr(SwapScores, "accepted", True)
     model = make(Counterfactual, data, autoencoder_epochs=1, train_on=train_on)
