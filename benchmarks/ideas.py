@@ -68,6 +68,8 @@ IDEAS: dict[str, dict[str, Any]] = {
     "itkm_true_counts": MIXTURE | CALM | {"clusterer": KMeans, "n_clusters": [3, 2]},
     "codid_literal": {},
     "codid": CALM,
+    "codid_3e-3": CALM | {"disentangle_lr": 3e-3},
+    "codid_light": LIGHT,
     "codid_one_cluster": CALM | {"n_clusters": 1},
     "codid_weights_1e-2": CALM | {"weight_lr": 1e-2},
     "codid_late": CALM | {"pretrain_epochs": 14},

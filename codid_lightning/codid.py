@@ -344,6 +344,11 @@ class CoDID(DisentanglementModule):
         z: Tensor = self(x)
         return z
 
+    @property
+    def modes_move(self) -> bool:
+        """Whether training moves what modes are looked for in, so that they are worth another look."""
+        return True
+
     def content(self, x: Tensor) -> Tensor | None:
         """What of samples x, (B, p), modes are looked for in instead; nothing by default."""
         return None

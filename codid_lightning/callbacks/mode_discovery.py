@@ -45,7 +45,7 @@ class ModeDiscovery(Callback):
         since = epoch - module.pretrain_epochs
         if since == 0:
             return "fit"
-        if module.cluster_every is None or since < 0 or since % module.cluster_every:
+        if module.cluster_every is None or since < 0 or since % module.cluster_every or not module.modes_move:
             return None
         if module.cluster_until is not None and since >= module.cluster_until:
             return None

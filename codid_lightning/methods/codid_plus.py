@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -40,11 +39,13 @@ class CoDIDPlus(SwappingModule, CoDID):
         return view
 
     def content(self, x: Tensor) -> Tensor | None:
-        """The autoencoder's latent (B, p) of samples x, once swaps are accepted and where that is what counts."""
-        if not self.swapping or self.cluster_on != "propensity":
-            return None
-        with torch.autocast(self.device.type, enabled=False):
-            return self.autoencoder.encode(x.to(self._working_dtype))[0].flatten(1)
+        """The symmetrised latent (B, p) of samples x, once swaps are accepted and where modes are looked for in it."""
+        return None if self.modes_move else self.symmetrised_latent(x)
+
+    @property
+    def modes_move(self) -> bool:
+        """The autoencoder has learnt, so what is found in its latent stays."""
+        return not self.swapping or self.cluster_on != "propensity"
 
     def mode_features(self, content: Tensor, a: Tensor, attribute: int) -> Tensor:
         """Log-odds of all other attributes given the content, (N, k)."""

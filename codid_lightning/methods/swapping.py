@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 from typing import Any, Literal
 
@@ -139,7 +139,11 @@ class SwappingModule(DisentanglementModule):
         return self.swap(x, self.combination(self._random_numbers(x, 0)))
 
     def averaged(self, x: Tensor) -> Tensor:
-        """The mean z_1 (B, d) of samples x over the combinations of the other attributes' values.
+        """The mean z_1 (B, d) of samples x over the combinations of the other attributes' values."""
+        return _mean(self.encoder.subnetworks[0](decoded) for decoded in self.decodings(x))
+
+    def decodings(self, x: Tensor) -> Iterator[Tensor]:
+        """Samples x (B, ...) under every combination of the other attributes' values.
 
         Of more than `MOST_DECODINGS` combinations, so many evenly spaced ones stand for all.
         """
@@ -147,13 +151,18 @@ class SwappingModule(DisentanglementModule):
         chosen = torch.linspace(0, count - 1, min(count, MOST_DECODINGS), device=x.device).round().long()
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
             latent, _ = self.autoencoder.encode(x.to(self._working_dtype))
-        total: Tensor | float = 0.0
         for values in self.combination(chosen):
             with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
                 decoded = self.autoencoder.render(latent, self.condition(values[None]).expand(len(x), -1))
-            total = total + self.encoder.subnetworks[0](decoded.to(x))
-        assert isinstance(total, Tensor)  # noqa: S101  (there is at least one combination)
-        return total / len(chosen)
+            yield decoded.to(x)
+
+    @torch.no_grad()
+    def symmetrised_latent(self, x: Tensor) -> Tensor:
+        """The mean latent (B, p) of all decodings of samples x: it cannot show which of them the sample was."""
+        with torch.autocast(self.device.type, enabled=False):
+            return _mean(
+                self.autoencoder.encode(decoded.to(self._working_dtype))[0].flatten(1) for decoded in self.decodings(x)
+            )
 
     def informative_loss(self, z: Tensor, batch: Batch) -> Tensor:
         """The method's own; where real samples stay, its mean with the counterfactuals'."""
@@ -273,3 +282,11 @@ class SwappingModule(DisentanglementModule):
             return draw(len(rows))
         counts, rank = distributed.row_counts(rows), torch.distributed.get_rank()
         return draw(sum(counts))[sum(counts[:rank]) :][: len(rows)]
+
+
+def _mean(parts: Iterable[Tensor]) -> Tensor:
+    """The mean of tensors that come one after the other."""
+    total, count = torch.zeros(()), 0
+    for count, part in enumerate(parts, start=1):
+        total = part if count == 1 else total + part
+    return total / count

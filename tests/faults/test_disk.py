@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
+import platform
 import resource
+import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -52,6 +56,21 @@ def make_read_only(folder: Path) -> None:
     subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
 
 
+def fail_to_sync() -> None:
+    """From now on the kernel answers our fsync with an I/O error, as it does once a disk has lost a write."""
+    fsync = {"x86_64": 74, "aarch64": 82}[platform.machine()]
+    load, jump_if_equal, answer = 0x20, 0x15, 0x06  # of the filter's machine: BPF_LD, BPF_JEQ, BPF_RET
+    program = [(load, 0, 0, 0), (jump_if_equal, 0, 1, fsync)]  # the system call's number; unless fsync, skip the next
+    program += [(answer, 0, 0, 0x00050000 | errno.EIO), (answer, 0, 0, 0x7FFF0000)]  # this error; go on
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
+    filter_ = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program), ctypes.addressof(code)))
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    no_new_privileges, seccomp, by_filter = 38, 22, 2
+    for arguments in ((no_new_privileges, 1, 0, 0, 0), (seccomp, by_filter, filter_, 0, 0)):
+        if prctl(*arguments):
+            raise OSError(ctypes.get_errno(), "the kernel takes no filter")
+
+
 def check_told(ended: Ended, path: str) -> None:
     """The error is one message that names the path."""
     assert ended.code == 1, ended.said
@@ -66,6 +85,18 @@ def test_no_room_for_a_checkpoint(undisturbed: tuple[Path, float], tmp_path: Pat
     ended = run(FIT, tmp_path, partial(at, "AtomicCheckpointIO.save_checkpoint", 3, limit))
     check_told(ended, "run/checkpoints/last.ckpt")
     assert "bytes are free" in ended.said
+    assert load(last_checkpoint(tmp_path / "run"))["epoch"] == 1
+    assert not leftovers(tmp_path / "run")
+    assert run([*FIT, "--resume", "true"], tmp_path).code == 0
+    assert_same_end(tmp_path / "run", undisturbed[0])
+
+
+@pytest.mark.skipif(platform.machine() not in {"x86_64", "aarch64"}, reason="numbers of system calls are not known")
+def test_a_checkpoint_the_disk_did_not_take(undisturbed: tuple[Path, float], tmp_path: Path) -> None:
+    """A disk reports lost writes at fsync. What it did not take never becomes the checkpoint to resume from."""
+    ended = run(FIT, tmp_path, partial(at, "AtomicCheckpointIO.save_checkpoint", 3, fail_to_sync))
+    check_told(ended, "run/checkpoints/last.ckpt")
+    assert os.strerror(errno.EIO) in ended.said
     assert load(last_checkpoint(tmp_path / "run"))["epoch"] == 1
     assert not leftovers(tmp_path / "run")
     assert run([*FIT, "--resume", "true"], tmp_path).code == 0
