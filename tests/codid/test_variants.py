@@ -39,10 +39,10 @@ class Recording(ModeDiscovery):
         self.labels: list[torch.Tensor] = []
         self.encoders: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def decide(self, module, target, due, *arguments):
+    def decide(self, module, target, due, own, a, *arguments):
         if due == "split":
-            self.halves_given.append(self.halves(module, target, *arguments[:2]) is not None)
-        return super().decide(module, target, due, *arguments)
+            self.halves_given.append(self.halves(module, target, own, a[:, target.attribute]) is not None)
+        return super().decide(module, target, due, own, a, *arguments)
 
     def discover(self, trainer, module, *arguments):
         before = module.encoder.subnetworks[0][1].weight.detach().clone()
