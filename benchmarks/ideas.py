@@ -29,7 +29,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from codid_lightning import Base, CoDID
-from codid_lightning.clustering import DPGMM, KMeans, TrueModes
+from codid_lightning.clustering import KMeans, TrueModes
 from codid_lightning.metrics.clustering import mode_scores
 from datamodules import CMNIST
 
@@ -49,30 +49,24 @@ IDEAS: dict[str, dict[str, Any]] = {
     "t_literal": T,  # the paper's N_d = 15 and l_d = 3e-4
     "t_fewer_faster": T | FAST,  # N_d = 5, l_d = 1e-3
     "t_decay": T | SETTLED,  # learning rates of the encoder fall to zero
-    "t_strength_10": T | SETTLED | {"strength": 10.0},
     "t_discriminator_3e-3": T | SETTLED | {"discriminator_lr": 3e-3},
     "t_own_adam": T | APART,  # disentangle does not share inform's moments
     "t_no_momentum": T | CALM,
     "t_no_momentum_3e-3": T | CALM | {"disentangle_lr": 3e-3},
-    "t_mode_prediction_1": T | CALM | {"mode_prediction": 1.0},
     "t_no_mode_prediction": T | CALM | {"mode_prediction": 0.0},
     "t_mode_prediction_0.01": T | LIGHT,
     "t_light_3e-3": T | LIGHT | {"disentangle_lr": 3e-3},
-    "t_light_more_steps": T | LIGHT | {"discriminator_steps": 15},
-    "t_light_long_decay": T | LIGHT | {"decay_from": 0.1},
-    "t_reconstruction_100": T | CALM | {"reconstruction": 100.0},
-    "t_by_mode": T | CALM | {"sharing": "mode"},
     # Modes to discover.
     "itdpm": MIXTURE | CALM,
-    "itdpm_shared_width": MIXTURE | CALM | {"clusterer": lambda: DPGMM(max_rounds=0, nu=1e4)},
     "itkm_true_counts": MIXTURE | CALM | {"clusterer": KMeans, "n_clusters": [3, 2]},
     "codid_literal": {},
     "codid": CALM,
     "codid_3e-3": CALM | {"disentangle_lr": 3e-3},
     "codid_light": LIGHT,
     "codid_one_cluster": CALM | {"n_clusters": 1},
+    "codid_one_cluster_weights": CALM | {"n_clusters": 1, "weight_lr": 1e-2},
+    "codid_one_cluster_aligned": CALM | {"n_clusters": 1, "weight_lr": 1e-2, "weight_alignment": 3.0},
     "codid_weights_1e-2": CALM | {"weight_lr": 1e-2},
-    "codid_late": CALM | {"pretrain_epochs": 14},
     "codid_early": CALM | {"pretrain_epochs": 2},
 }
 FIELDS = ("idea", "seed", "shift_1", "shift_2", "shift_3", "probe_a2", "discriminator", "clusters")
