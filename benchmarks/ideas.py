@@ -54,6 +54,7 @@ IDEAS: dict[str, dict[str, Any]] = {
     "t_no_momentum": T | CALM,
     "t_no_momentum_3e-3": T | CALM | {"disentangle_lr": 3e-3},
     "t_no_mode_prediction": T | CALM | {"mode_prediction": 0.0},
+    "t_weighted": T | CALM | {"discrimination": "weighted"},
     "t_mode_prediction_0.01": T | LIGHT,
     "t_light_3e-3": T | LIGHT | {"disentangle_lr": 3e-3},
     # Modes to discover.
