@@ -4,9 +4,9 @@
     python benchmarks/ideas.py --root data --only t_literal   # some
 
 Every idea trains on 10,000 images (2,000 per digit); the other 19,000 of the public training split are validation
-data. Their accuracy in each cell (digit, colour) is averaged with the cells' shares in training (`shift 1`), with equal
+data. Their accuracy in each cell (digit, color) is averaged with the cells' shares in training (`shift 1`), with equal
 shares (`shift 2`) and with the opposite of training (`shift 3`): what the three test sets measure, on images that are
-not theirs. Beside it stand how well a linear probe reads the colour from z_1 when every cell weighs the same
+not theirs. Beside it stand how well a linear probe reads the color from z_1 when every cell weighs the same
 (`probe_a2`, 0.5 is chance), the discriminator's loss (ln 4 = 1.386 once it can tell nothing) and what the clusters
 follow. Finished rows are kept; test images are never read.
 """
@@ -113,7 +113,7 @@ def train(settings: dict[str, Any] | None, root: Path, seed: int, callback: Call
 
 @torch.no_grad()
 def validate(model: Any, data: CMNIST) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """z_1, hits of a_1, mode and colour of all validation images."""
+    """z_1, hits of a_1, mode and color of all validation images."""
     samples = data.datasets["val"]
     parts = [samples[rows] for rows in torch.arange(len(samples)).split(1024)]
     z = torch.cat([model(part["x"])[:, 0] for part in parts])
@@ -130,7 +130,7 @@ def shifted_accuracies(hits: Tensor, mode: Tensor, a2: Tensor, p: Tensor) -> lis
     return [float((cells * q).sum(0).mean()) for q in (p.double(), torch.full_like(cells, 1 / values), against)]
 
 
-def colour_probe(z: Tensor, mode: Tensor, a2: Tensor) -> float:
+def color_probe(z: Tensor, mode: Tensor, a2: Tensor) -> float:
     """Accuracy of a_2 from z_1 by a linear probe; every (mode, a_2) counts the same, in training and in the score."""
     cell = mode * 2 + a2
     weight = (1.0 / cell.bincount().clamp_min(1).double())[cell].numpy()
@@ -148,7 +148,7 @@ def measure(idea: str, settings: dict[str, Any] | None, root: Path, seed: int, c
     z, hits, mode, a2 = validate(model, data)
     row: dict[str, Any] = {"idea": idea, "seed": seed, "cpu_seconds": round(time.process_time() - start)}
     row |= dict(zip(FIELDS[2:5], shifted_accuracies(hits, mode, a2, data.p), strict=True))
-    row["probe_a2"] = colour_probe(z, mode, a2)
+    row["probe_a2"] = color_probe(z, mode, a2)
     if settings is not None:
         samples, labels = data.datasets["train"], model.target_list[0].labels.long()
         scores = mode_scores(labels, samples.mode[:, 0], samples.a[:, 0], samples.a[:, 1])

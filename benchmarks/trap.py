@@ -1,10 +1,10 @@
-"""What clusters of z_1 follow after pre-training on CMNIST, digits or colours: results/trap.csv.
+"""What clusters of z_1 follow after pre-training on CMNIST, digits or colors: results/trap.csv.
 
     python benchmarks/trap.py --root data
 
 BASE with reconstruction is pre-trained as in `benchmarks/ideas.py`, for as many epochs as CoDID before its first
 clustering. Its z_1 is then clustered with the true number of modes, by several views of it: under each value of a_1 or
-within the cells (a_1, a_2), where the colour cannot be in the way. `probe_mode` is how well a linear probe reads the
+within the cells (a_1, a_2), where the color cannot be in the way. `probe_mode` is how well a linear probe reads the
 digit from the same z_1: the digits are there, but not as clusters.
 """
 
