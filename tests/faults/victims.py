@@ -93,6 +93,7 @@ def _live(command: list[str], folder: Path, output: Path, first: Callable[[], No
     from codid_lightning.cli import main
 
     multiprocessing.set_start_method("fork", force=True)  # as in a process from the shell: its workers are its children
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite that a shell put in the background ignores it
     os.chdir(folder)
     sink = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(sink, 1)
