@@ -175,6 +175,8 @@ class CoDID(DisentanglementModule):
         self.inform(batch)
         if not all(target.ready for target in self.target_list) or self.current_epoch < self.pretrain_epochs:
             return
+        if self.split_by == "mixture" and self.discrimination == "none":
+            return
         with resting_statistics(self.encoder), torch.autocast(self.device.type, enabled=False):
             encoding = self.encode(batch["x"])  # one pass for all that follows; the encoder rests until `disentangle`
             views = self.views(encoding.z, batch)

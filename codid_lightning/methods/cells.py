@@ -60,10 +60,6 @@ class CellModule(CoDID):
             cells = cells * size + a[:, q]
         return cells
 
-    def training_step(self, batch: Batch, batch_idx: int) -> None:
-        """The inform step alone."""
-        self.inform(batch)
-
     def adopt(self, target: Target, found: Clustering, radius: Tensor) -> None:
         """New clusters are new cells."""
         super().adopt(target, found, radius)

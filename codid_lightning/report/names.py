@@ -32,6 +32,7 @@ EXTENSIONS = {  # ours, in a table of their own
     "coda_conv": "CODA, convolutional",
     "cell_balanced": "CellBalanced",
     "group_dro": "GroupDRO",
+    "balanced_modes": "CellBalanced, modes by propensity",
     "counterfactual": "Counterfactual",
     "codid_modes": "CoDID, modes by propensity",
     "codid_plus": "CoDID+",

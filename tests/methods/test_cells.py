@@ -8,9 +8,15 @@ import pytest
 import torch
 from lightning import Trainer, seed_everything
 
-from codid_lightning import Base, CellBalanced, GroupDRO, TrueModes
+from codid_lightning import BalancedModes, Base, CellBalanced, GroupDRO, TrueModes
 from codid_lightning.benchmark import Resolver, method_configs
+from codid_lightning.callbacks.swap_gate import SwapScores
+from codid_lightning.clustering import DPGMM, ModesPerValue
 from datamodules.toy import Toy, ToyFourAttributes
+from tests.codid.test_resume import differences
+from tests.methods.planted import Planted
+from tests.methods.planted import make as planted
+from tests.methods.planted import trainer as planted_trainer
 
 SETTINGS = {"latent_dim": 4, "n_clusters": 2, "max_clusters": 4, "pretrain_epochs": 1, "cluster_every": 1}
 
@@ -106,13 +112,42 @@ def test_several_other_attributes(method):
 @pytest.mark.parametrize("dataset", ["cmnist", "uci_har", "mfd"])
 def test_configs_keep_the_data_sets_own_settings(dataset):
     resolver = Resolver.run([], run=False)
-    for name, method in (("cell_balanced", CellBalanced), ("group_dro", GroupDRO)):
+    methods = {"cell_balanced": CellBalanced, "group_dro": GroupDRO, "balanced_modes": BalancedModes}
+    for name, method in methods.items():
         files = method_configs(dataset, name)
         config = resolver.resolve([part for file in files for part in ("-c", file)])["model"]
         codid = resolver.resolve(["-c", *method_configs(dataset, "codid")])["model"]
         assert config["class_path"].endswith(method.__name__)
         for key in ("backbone", "n_clusters", "pretrain_epochs", "cluster_every"):
             assert config["init_args"][key] == codid["init_args"][key]
+
+
+def modes_made_balanced(data, epochs=4, **kwargs):
+    model = planted(BalancedModes, data, **SETTINGS | {"pretrain_epochs": 2, "autoencoder_epochs": 2} | kwargs)
+    planted_trainer(epochs).fit(model, data)
+    return model
+
+
+def test_without_the_autoencoder_modes_are_cell_balanceds_own(monkeypatch):
+    monkeypatch.setattr(SwapScores, "accepted", False)
+    data = Planted(samples=120)
+    plain = planted(CellBalanced, data, **SETTINGS | {"pretrain_epochs": 2})
+    planted_trainer(4).fit(plain, data)
+    own = modes_made_balanced(data).state_dict()
+    for key, value in plain.state_dict().items():
+        assert not differences(value, own[key]), key
+
+
+def test_modes_by_propensity_are_balanced(monkeypatch):
+    monkeypatch.setattr(SwapScores, "accepted", True)
+    data = Planted(samples=120)
+    model = modes_made_balanced(data)
+    a = data.datasets["train"].a
+    features = model.mode_features(model.symmetrised_latent(data.datasets["train"].x), a, 0)
+    expected = ModesPerValue(DPGMM(), [2, 2], 4, search=True).fit(features, a[:, 0])
+    assert torch.equal(model.target_list[0].labels, expected.labels)
+    assert model.counts.sum() == len(a)
+    assert model.counts.tolist() == (expected.labels * 2 + a[:, 1]).bincount(minlength=len(model.counts)).tolist()
 
 
 @torch.no_grad()
