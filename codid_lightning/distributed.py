@@ -61,6 +61,14 @@ def gather(x: Tensor) -> Tensor:
     return gathered
 
 
+def gather_plain(value: Any) -> list[Any]:
+    """A plain value of every rank, in rank order."""
+    values = [value] * world_size()
+    if len(values) > 1:
+        dist.all_gather_object(values, value)
+    return values
+
+
 class _Sum(torch.autograd.Function):
     """Sum over ranks; what a rank's input adds to every rank's loss flows back to it."""
 

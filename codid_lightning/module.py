@@ -296,7 +296,8 @@ class DisentanglementModule(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the seed and the running losses of an epoch that is not over; refuse to keep networks gone astray."""
         self._check_finite()
-        checkpoint["codid"] = {"schema": SCHEMA, "seed": self._seed, "losses": self.losses.state()}
+        losses = distributed.gather_plain(self.losses.state())  # each rank goes on with its own
+        checkpoint["codid"] = {"schema": SCHEMA, "seed": self._seed, "losses": losses}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse a checkpoint of something else, and restore the seed and the running losses."""
@@ -304,7 +305,8 @@ class DisentanglementModule(LightningModule):
         self._check_data(checkpoint)
         state = checkpoint["codid"]
         self._seed = state["seed"]
-        self.losses.load(state["losses"])
+        losses = state["losses"] if isinstance(state["losses"], list) else [state["losses"]]  # once only the first's
+        self.losses.load(losses[self.global_rank] if self.global_rank < len(losses) else {})
 
     # ------------------------------------------------------------------------------------------------------- helpers
 

@@ -17,11 +17,30 @@ RANKS = 2
 
 def on_two_ranks(work: Callable[[], Any], folder: Path) -> list[Any]:
     """What `work` returns on each rank; Lightning finds the processes launched and joins them."""
+    mp.spawn(_run, args=(work, free_port(), str(folder)), nprocs=RANKS)
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(RANKS)]
+
+
+def free_port() -> int:
+    """A port for the ranks to meet at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(_run, args=(work, port, str(folder)), nprocs=RANKS)
-    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(RANKS)]
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def become_rank(rank: int, port: int) -> None:
+    """Tell this process which rank it is, in the words of torch's launcher, which Lightning understands."""
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "GROUP_RANK": "0",
+        "WORLD_SIZE": str(RANKS),
+        "LOCAL_WORLD_SIZE": str(RANKS),
+        "TORCHELASTIC_RUN_ID": "test",
+    }
 
 
 def assert_gradients_agree(work: Callable[[], dict[str, Any]], folder: Path) -> None:
@@ -38,16 +57,7 @@ def assert_gradients_agree(work: Callable[[], dict[str, Any]], folder: Path) -> 
 
 
 def _run(rank: int, work: Callable[[], Any], port: int, folder: str) -> None:
-    os.environ |= {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "GROUP_RANK": "0",
-        "WORLD_SIZE": str(RANKS),
-        "LOCAL_WORLD_SIZE": str(RANKS),
-        "TORCHELASTIC_RUN_ID": "test",
-    }
+    become_rank(rank, port)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=RANKS)
     torch.save(work(), Path(folder) / f"rank{rank}.pt")

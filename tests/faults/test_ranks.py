@@ -10,11 +10,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.faults.victims import CODID, PATIENCE, last_checkpoint, load
+from tests.faults.victims import (
+    CODID,
+    PATIENCE,
+    assert_same_end,
+    last_checkpoint,
+    load,
+    logged,
+    run_ranks,
+    strike,
+)
 
 # Ranks wait for each other for half an hour unless told otherwise.
 STRATEGY = {"class_path": "lightning.pytorch.strategies.DDPStrategy", "init_args": {"timeout": "0:00:45"}}
@@ -84,3 +94,18 @@ def test_one_rank_is_asked_to_stop(pair: tuple[subprocess.Popen[bytes], int], tm
     assert said.count("--resume true") == 1
     assert "Traceback" not in said
     load(last_checkpoint(tmp_path / "run"))
+
+
+@pytest.mark.slow
+def test_two_ranks_stopped_inside_an_epoch_go_on_exactly(tmp_path: Path) -> None:
+    """Also with what only the second knows: the losses of its batches, which the logs have their part of."""
+    command = ["fit", *CODID, "--data.init_args.batch_size", "16", "--trainer.max_epochs", "3", "--run_dir", "run"]
+    (whole := tmp_path / "whole").mkdir()
+    assert [ended.code for ended in run_ranks(command, whole, [None, None])] == [0, 0]
+    stop = partial(strike, "CoDID.discriminate", 3, signal.SIGTERM)
+    stopped = run_ranks(command, tmp_path, [None, stop])
+    assert [ended.code for ended in stopped] == [143, 143], stopped
+    assert load(last_checkpoint(tmp_path / "run"))["global_step"] % 7  # batches of an epoch
+    assert [ended.code for ended in run_ranks([*command, "--resume", "true"], tmp_path, [None, None])] == [0, 0]
+    assert_same_end(tmp_path / "run", whole / "run")
+    assert logged(tmp_path / "run") == logged(whole / "run")

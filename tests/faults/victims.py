@@ -6,6 +6,7 @@ does to itself before it starts (a limit, a signal at a certain function) is a p
 
 from __future__ import annotations
 
+import csv
 import json
 import multiprocessing
 import os
@@ -14,10 +15,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from tests.codid.ranks import RANKS, become_rank, free_port
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the server must not start threads that a fork would lose
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -89,6 +93,22 @@ def run(command: Sequence[object], folder: Path, first: Callable[[], None] | Non
     return Victim(command, folder, first).wait()
 
 
+def run_ranks(command: Sequence[object], folder: Path, firsts: Sequence[Callable[[], None] | None]) -> list[Ended]:
+    """Run a command to its end in as many processes as there are `firsts`, which train together if there are two."""
+    if len(firsts) == 1:
+        return [run(command, folder, firsts[0])]
+    port = free_port()
+    together = [*command, "--trainer.devices", RANKS, "--trainer.strategy", "ddp"]
+    victims = [Victim(together, folder, partial(_join, rank, port, first)) for rank, first in enumerate(firsts)]
+    return [victim.wait() for victim in victims]
+
+
+def _join(rank: int, port: int, first: Callable[[], None] | None) -> None:
+    become_rank(rank, port)
+    if first is not None:
+        first()
+
+
 def _live(command: list[str], folder: Path, output: Path, first: Callable[[], None] | None) -> None:
     from codid_lightning.cli import main
 
@@ -151,6 +171,12 @@ def result(run_dir: Path) -> dict[str, Any]:
     """What a run found, without how long it took."""
     found = json.loads((run_dir / "result.json").read_text())
     return {name: value for name, value in found.items() if name != "seconds"}
+
+
+def logged(run_dir: Path) -> set[tuple[tuple[str, str], ...]]:
+    """All rows of the logs of a run, which has one for each time it was started; an empty field is none."""
+    rows = [row for log in run_dir.glob("logs/*/metrics.csv") for row in csv.DictReader(log.open())]
+    return {tuple(sorted((name, value) for name, value in row.items() if value)) for row in rows}
 
 
 def leftovers(folder: Path) -> list[Path]:
