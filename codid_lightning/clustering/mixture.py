@@ -95,7 +95,10 @@ def principal_cut(x: Tensor, labels: Tensor, clusters: Moments) -> Tensor:
     if clusters.scatter.ndim == 3:
         axes = torch.linalg.eigh(clusters.scatter).eigenvectors[:, :, -1]
     else:
-        scatter = clusters.scatter.reshape(len(clusters.n), -1).expand_as(clusters.mean)
+        scatter = clusters.scatter
+        if scatter.ndim == 1:  # spheres do not tell the widths along the coordinates
+            features = QuadraticFeatures(x, "diag")
+            scatter = features.to_moments(features.group_sums(labels, len(scatter))).scatter
         axes = torch.zeros_like(clusters.mean).scatter_(1, scatter.argmax(1, keepdim=True), 1)
     offsets = (axes * clusters.mean).sum(1).to(x.dtype)
     along = (x @ axes.T.to(x.dtype)).gather(1, labels[:, None])[:, 0]

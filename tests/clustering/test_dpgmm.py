@@ -3,6 +3,8 @@ import io
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 
@@ -63,6 +65,45 @@ def test_translation_moves_parameters_and_nothing_else():
     np.testing.assert_allclose(here.means_ + 8, there.means_, atol=1e-9)
     np.testing.assert_allclose(here.covariances_, there.covariances_, atol=1e-9)
     np.testing.assert_allclose(here.score_samples(x), there.score_samples(x + 8), atol=1e-8)
+
+
+CHANGES = ("order of samples", "order of coordinates", "place", "unit", "names of clusters")
+ANY_SAMPLES = {
+    "n": st.integers(4, 60),
+    "d": st.integers(1, 6),
+    "k": st.integers(1, 5),
+    "family": st.sampled_from(["full", "diag", "spherical"]),
+    "change": st.sampled_from(CHANGES),
+    "seed": st.integers(0, 2**20),
+}
+
+
+def followed(x: np.ndarray, start: np.ndarray, family: str) -> np.ndarray:
+    """Labels after a round of splits and one of merges, from given clusters."""
+    model = DPGMM(max_rounds=0, deterministic=True, covariance_type=family).fit(x, initial_labels=start)
+    return model.refine(x, move="split").refine(x, move="merge").labels_
+
+
+def check_same_clusters(n: int, d: int, k: int, family: str, change: str, seed: int) -> None:
+    """Samples without any structure to rely on are clustered alike however they are written down."""
+    generator = np.random.default_rng(seed)
+    x = generator.standard_t(4, size=(n, d)) + 4 * generator.integers(3, size=(n, 1))
+    x = np.round(x * 2**10) / 2**10  # so that moving and scaling are exact
+    start, order, coordinates = generator.integers(k, size=n), generator.permutation(n), generator.permutation(d)
+    expected = followed(x, start, family)
+    found = {
+        "order of samples": lambda: followed(x[order], start[order], family)[np.argsort(order)],
+        "order of coordinates": lambda: followed(x[:, coordinates], start, family),
+        "place": lambda: followed(x + 64, start, family),
+        "unit": lambda: followed(x / 512, start, family),
+        "names of clusters": lambda: followed(x, 7 - 3 * start, family),
+    }[change]()
+    assert adjusted_rand_score(expected, found) == 1
+
+
+test_any_samples_are_clustered_alike_however_they_are_written = settings(max_examples=100, deadline=None)(
+    given(**ANY_SAMPLES)(check_same_clusters)
+)
 
 
 def test_same_seed_same_result():

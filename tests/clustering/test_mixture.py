@@ -8,7 +8,7 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from codid_lightning.clustering.features import QuadraticFeatures
-from codid_lightning.clustering.mixture import MapEM, spread_labels
+from codid_lightning.clustering.mixture import MapEM, principal_cut, spread_labels
 from codid_lightning.clustering.niw import NIW, empirical_prior
 
 FAMILIES = ("full", "diag", "spherical")
@@ -111,6 +111,20 @@ def test_halves_find_the_two_parts_of_every_cluster():
         found = first[cluster == c].round().long()
         agree = (found == side[cluster == c]).double().mean()
         assert agree in (0, 1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_clusters_are_cut_across_their_widest_side(family):
+    """Also where the family does not tell it; each of three clusters is widest along another coordinate."""
+    generator = torch.Generator().manual_seed(0)
+    cluster = torch.arange(900) % 3
+    x = torch.randn(900, 3, generator=generator, dtype=torch.float64) * (1 + 9 * torch.eye(3).double()[cluster])
+    features = QuadraticFeatures(x, family)
+    cut = principal_cut(x, cluster, features.to_moments(features.group_sums(cluster, 3)))
+    for c in range(3):
+        along = x[cluster == c, c]
+        agree = ((along > along.mean()) == cut[cluster == c].bool()).double().mean()
+        assert agree > 0.9 or agree < 0.1
 
 
 @settings(max_examples=25, deadline=None)
