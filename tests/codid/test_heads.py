@@ -107,6 +107,8 @@ def test_rows_and_moments_follow_their_clusters(sharing, split):
         survivors = [k for k in range(2 * SLOTS) if k not in ((1, 3) if split else (0, 2, 3))]
         assert torch.equal(new[survivors[:-1]], old[survivors[:-1]]), name  # bit for bit
         used = [k for k in range(2 * SLOTS) if k not in ((7,) if split else (2, 3, 7))]
+        if split and name != "targets.0.mode_predictor.bias":
+            assert torch.equal(new[used], expected[used]), name  # a child's rows and moments are its parent's
         torch.testing.assert_close(new[used], expected[used], msg=name)
 
 
@@ -128,8 +130,9 @@ def test_children_share_their_parents_mode_probability():
     parent = target.mode_predictor(z, target.active.flatten()).exp()
     adopt(module, change(target, batch["a"], split=True))
     children = target.mode_predictor(z, target.active.flatten()).exp()
-    torch.testing.assert_close(children[:, 1] + children[:, 3], parent[:, 1])
-    torch.testing.assert_close(children[:, [0, 2, 4, 5, 6]], parent[:, [0, 2, 4, 5, 6]])
+    digits = {"rtol": 0, "atol": 1e-6}
+    torch.testing.assert_close(children[:, 1] + children[:, 3], parent[:, 1], **digits)
+    torch.testing.assert_close(children[:, [0, 2, 4, 5, 6]], parent[:, [0, 2, 4, 5, 6]], **digits)
 
 
 @pytest.mark.parametrize("sharing", ["value", "mode"])

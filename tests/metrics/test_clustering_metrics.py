@@ -34,7 +34,7 @@ def accuracy_by_trying_all_matchings(clusters, modes):
 
 
 @given(label_pairs)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=1000, deadline=None)
 def test_partition_scores_equal_references(pairs):
     clusters, modes = columns(pairs)
     assert cluster_accuracy(clusters, modes) == pytest.approx(accuracy_by_trying_all_matchings(clusters, modes))
