@@ -2,6 +2,8 @@ import csv
 import io
 import json
 import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -263,6 +265,16 @@ class TestFormats:
         assert grid["REx"][0] == "–<br><sub>96.0 ±0.5</sub>"
         assert grid["Improvement"][4] == "+1.0<br><sub>+3.5</sub>"
         assert len({len(values) for values in grid.values()}) == 1
+
+    @pytest.mark.parametrize(("render", "file"), [(to_markdown, "tables.md"), (to_latex, "tables.tex")])
+    def test_the_same_runs_give_the_same_bytes(self, render, file, three_methods, tmp_path_factory):
+        """Those of a file that was looked through once, also if runs are found in another order."""
+        again = tmp_path_factory.mktemp("again")
+        for number, folder in enumerate(sorted(three_methods.iterdir(), reverse=True)):
+            shutil.copytree(folder, again / f"{number}")
+        for root in (three_methods, again):
+            text = render(build_tables(load_runs([root])[0], ["cmnist"]))
+            assert text.encode() == (Path(__file__).parent / "golden" / file).read_bytes()
 
     def test_latex_has_balanced_rows(self, tables):
         text = to_latex(tables)
