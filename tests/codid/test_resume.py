@@ -77,6 +77,14 @@ def test_resumed_runs_end_bit_for_bit_alike(point, uninterrupted, tmp_path):
     assert not differences(whole, resumed)
 
 
+def test_checkpoints_from_before_every_rank_kept_its_losses_are_read(uninterrupted, tmp_path):
+    folder, whole = uninterrupted
+    former = torch.load(folder / "epoch=1-step=4.ckpt", weights_only=True)
+    (former["codid"]["losses"],) = former["codid"]["losses"]
+    torch.save(former, tmp_path / "former.ckpt")
+    assert not differences(whole, run(tmp_path, tmp_path / "former.ckpt"))
+
+
 def test_a_checkpoint_needs_neither_config_nor_data(uninterrupted):
     folder, whole = uninterrupted
     path = folder / "final.ckpt"
