@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, get_args
 
 import torch
 from torch import Generator, Tensor
@@ -11,7 +11,7 @@ from codid_lightning.clustering.base import Array, Clusterer, cluster_means, hal
 from codid_lightning.clustering.features import QuadraticFeatures, feature_width
 from codid_lightning.clustering.mixture import MapEM, spread_labels
 from codid_lightning.clustering.moves import MoveKind, Proposal, agglomerate, log_joint, propose_merges, propose_splits
-from codid_lightning.clustering.niw import CovarianceType, Moments, empirical_prior
+from codid_lightning.clustering.niw import CovarianceType, Moments, PsiUnit, empirical_prior
 from codid_lightning.clustering.projection import Projection
 
 _DOUBLE = 1 << 21  # so few features are kept in float64 whatever the input
@@ -45,9 +45,11 @@ class DPGMM(Clusterer):
         max_clusters: Truncation level, also the size of the fine clustering; splits beyond it are refused.
         covariance_type: ``full``, ``diag`` or ``spherical``.
         concentration: Concentration alpha of GEM(alpha).
-        psi_scale: Width of the prior, whose mode is psi_scale * W, in units of the pooled within-cluster covariance W:
-            the variance clusters are expected to have. Above one fewer and wider clusters are found, below one more and
-            tighter ones; it matters while clusters have not many more samples than dimensions.
+        psi_scale: Width of the prior, whose mode is psi_scale * W: the variance clusters are expected to have. More
+            gives fewer and wider clusters, less more and tighter ones; it matters while clusters have not many more
+            samples than dimensions, or than ``nu``.
+        psi_unit: What W is: the pooled within-cluster covariance of the current ``clusters``, or, in all directions
+            alike, the variance of all ``samples`` summed over dimensions, which no clustering can shrink.
         kappa: How many samples the prior mean is worth; default from the spread of the cluster means.
         nu: How many samples the prior covariance is worth; default by marginal likelihood.
         n_components: Principal components to cluster in; default those that carry structure.
@@ -69,6 +71,7 @@ class DPGMM(Clusterer):
         covariance_type: CovarianceType = "full",
         concentration: float = 1.0,
         psi_scale: float = 1.0,
+        psi_unit: PsiUnit = "clusters",
         kappa: float | None = None,
         nu: float | None = None,
         n_components: int | None = None,
@@ -84,6 +87,7 @@ class DPGMM(Clusterer):
         self.covariance_type = covariance_type
         self.concentration = concentration
         self.psi_scale = psi_scale
+        self.psi_unit = psi_unit
         self.kappa = kappa
         self.nu = nu
         self.n_components = n_components
@@ -102,6 +106,8 @@ class DPGMM(Clusterer):
             y: Ignored.
             initial_labels: Clusters to start from instead of drawn ones, ``(N,)``.
         """
+        if self.psi_unit not in get_args(PsiUnit):
+            raise ValueError(f"psi_unit is {self.psi_unit!r}; it must be one of {', '.join(get_args(PsiUnit))}.")
         x = self._read(X, reset=True)
         generator = Generator().manual_seed(self.seed)
         features = self._project(x)
@@ -190,9 +196,9 @@ class DPGMM(Clusterer):
         return QuadraticFeatures(y.double() if small or thin else y, self.covariance_type)
 
     def _em(self, features: QuadraticFeatures, clusters: Moments) -> MapEM:
-        """EM under the prior the current clusters suggest."""
+        """EM under the prior that the current clusters, or all samples, suggest."""
         rounding = 1e-9 if features.x.dtype == torch.float64 else 1e-6
-        prior = empirical_prior(clusters, self.psi_scale, self.kappa, self.nu, rounding)
+        prior = empirical_prior(clusters, self.psi_scale, self.kappa, self.nu, rounding, self.psi_unit)
         return MapEM(features, prior, self.concentration)
 
     def _start(self, features: QuadraticFeatures, generator: Generator, initial_labels: Array | None) -> Tensor:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 CovarianceType = Literal["full", "diag", "spherical"]
+PsiUnit = Literal["clusters", "samples"]
 _FAMILIES: tuple[CovarianceType, ...] = ("spherical", "diag", "full")
 
 
@@ -125,7 +126,12 @@ def _mode_offset(d: int, covariance_type: CovarianceType) -> float:
 
 
 def empirical_prior(
-    clusters: Moments, psi_scale: float = 1.0, kappa: float | None = None, nu: float | None = None, floor: float = 1e-9
+    clusters: Moments,
+    psi_scale: float = 1.0,
+    kappa: float | None = None,
+    nu: float | None = None,
+    floor: float = 1e-9,
+    unit: PsiUnit = "clusters",
 ) -> NIW:
     """Prior whose hyperparameters are read off the clusters themselves (empirical Bayes).
 
@@ -136,16 +142,21 @@ def empirical_prior(
     weak next to clusters of some size, or halves could never be narrower than their cluster. The data are expected
     around the origin.
 
+    In units of the samples W is isotropic, with the samples' total variance in every direction. It does not shrink with
+    the clusters: together with a large nu, how wide a cluster is expected to be no longer depends on how tight the
+    current ones are.
+
     Args:
         clusters: Moments of the current clusters.
-        psi_scale: Width a cluster is expected to have, in units of the pooled within-cluster variance.
+        psi_scale: Variance a cluster is expected to have, in units of W.
         kappa: Given weight of the prior mean.
         nu: Given weight of the prior scatter.
-        floor: Smallest pooled variance taken seriously.
+        floor: Smallest variance W taken seriously.
+        unit: What W is: the pooled within-cluster covariance, or the variance of all samples summed over dimensions.
     """
-    k, d = clusters.mean.shape
-    within = clusters.scatter.sum(0) / ((clusters.n.sum() - k).clamp_min(1) * (d if clusters.scatter.ndim == 1 else 1))
-    within = within + floor * (torch.eye(d).to(within) if within.ndim == 2 else 1)
+    d = clusters.mean.shape[1]
+    within = _pooled_covariance(clusters) if unit == "clusters" else _total_variance(clusters)
+    within = within + floor * _identity(within)
     origin = torch.zeros_like(clusters.mean[0])
     if kappa is None:
         spread = _outer(clusters.mean, clusters.scatter)
@@ -157,6 +168,24 @@ def empirical_prior(
     offset = _mode_offset(d, _FAMILIES[within.ndim])
     priors = [NIW(origin, kappa, psi_scale * (weight + offset) * within, weight) for weight in candidates]
     return max(priors, key=lambda prior: float(prior.log_marginal(clusters).sum()))
+
+
+def _pooled_covariance(clusters: Moments) -> Tensor:
+    """Covariance within clusters, in the family of their scatter."""
+    k, d = clusters.mean.shape
+    return clusters.scatter.sum(0) / ((clusters.n.sum() - k).clamp_min(1) * (d if clusters.scatter.ndim == 1 else 1))
+
+
+def _total_variance(clusters: Moments) -> Tensor:
+    """Variance of all samples summed over dimensions, times the identity, in the family of the clusters' scatter."""
+    together = torch.zeros(len(clusters.n), dtype=torch.long, device=clusters.n.device)
+    covariance = clusters.grouped(together, 1).scatter[0] / clusters.n.sum()
+    return (covariance.trace() if covariance.ndim == 2 else covariance.sum()) * _identity(covariance)
+
+
+def _identity(like: Tensor) -> Tensor:
+    """The identity in the family of a covariance ``(d, d)``, ``(d,)`` or ``()``."""
+    return torch.eye(len(like)).to(like) if like.ndim == 2 else torch.ones_like(like)
 
 
 def cholesky(matrices: Tensor) -> Tensor:

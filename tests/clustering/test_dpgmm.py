@@ -236,3 +236,29 @@ def test_psi_scale_widens_clusters():
     found = [DPGMM(psi_scale=scale, max_rounds=0).fit(x).covariances_[0].trace() for scale in (0.1, 1, 10)]
     assert found == sorted(found)
     assert DPGMM(psi_scale=100).fit(x).n_clusters_ == 1
+
+
+def paired(distance: float, n: int = 1200) -> tuple[np.ndarray, np.ndarray]:
+    """Three groups two apart, each of two tight halves at a distance; noise 0.02. Samples and their groups."""
+    generator = np.random.default_rng(0)
+    group, half = generator.integers(3, size=n), generator.integers(2, size=n)
+    x = np.stack([2.0 * group, distance * half], axis=1) + 0.02 * generator.normal(size=(n, 2))
+    return x, group
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1, 1e3])
+@pytest.mark.parametrize("start", [1, 6])
+def test_in_units_of_the_samples_a_gap_counts_by_its_share_of_their_spread(scale, start):
+    x, group = paired(distance=0.4)
+    x = scale * x + 7 * scale
+    assert DPGMM(n_clusters=start).fit(x).n_clusters_ == 6, "a gap of twenty times the noise"
+    found = DPGMM(n_clusters=start, psi_unit="samples", psi_scale=0.1, nu=1000).fit(x)
+    assert found.n_clusters_ == 3
+    assert adjusted_rand_score(group, found.labels_) == 1
+    narrow = DPGMM(n_clusters=start, psi_unit="samples", psi_scale=1e-4, nu=1000).fit(x)
+    assert narrow.n_clusters_ == 6
+
+
+def test_psi_unit_is_one_of_two():
+    with pytest.raises(ValueError, match="psi_unit is 'sample'"):
+        DPGMM(psi_unit="sample").fit(paired(distance=1)[0])

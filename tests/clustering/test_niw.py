@@ -155,6 +155,35 @@ def test_without_points_a_cluster_is_as_wide_as_the_others(covariance_type):
     torch.testing.assert_close(prior.map_estimate(nothing)[1], 1.5 * within, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("covariance_type", ["full", "diag", "spherical"])
+@pytest.mark.parametrize("clusters", [1, 5])
+def test_in_units_of_the_samples_the_prior_does_not_shrink_with_the_clusters(covariance_type, clusters):
+    x = torch.randn(300, 4, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    x = (x - x.mean(0)) * torch.tensor([1.0, 2.0, 3.0, 4.0])
+    labels = (x[:, 3].argsort().argsort() * clusters) // 300  # slices, each much narrower than all samples together
+    features = QuadraticFeatures(x, covariance_type)
+    prior = empirical_prior(
+        features.to_moments(features.group_sums(labels, clusters)), psi_scale=0.2, nu=50, floor=0, unit="samples"
+    )
+    variance = 0.2 * np.cov(x.numpy().T, bias=True).trace()
+    expected = variance * {"full": np.eye(4), "diag": np.ones(4), "spherical": 1.0}[covariance_type]
+    shape = {"full": (1, 4, 4), "diag": (1, 4), "spherical": (1,)}[covariance_type]
+    nothing = Moments(torch.zeros(1).double(), torch.zeros(1, 4).double(), torch.zeros(shape).double())
+    torch.testing.assert_close(prior.map_estimate(nothing)[1][0], torch.as_tensor(expected, dtype=torch.float64))
+    assert prior.nu == 50
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_prior_worth_countless_samples_is_a_gaussian_of_known_width(family):
+    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(7), dtype=torch.float64) + 1
+    nu, variance, kappa = 1e9, 0.7, 0.4
+    psi = nu * variance * {"full": torch.eye(3), "diag": torch.ones(3), "spherical": torch.tensor(1.0)}[family].double()
+    prior = NIW(torch.zeros(3).double(), kappa, psi, nu)
+    covariance = variance * (np.eye(6) + np.ones((6, 6)) / kappa)  # of a coordinate's samples, their mean unknown
+    expected = sum(stats.multivariate_normal.logpdf(x[:, j].numpy(), np.zeros(6), covariance) for j in range(3))
+    assert float(prior.log_marginal(moments(x, family))) == pytest.approx(expected, abs=1e-5)
+
+
 def test_cholesky_helps_only_matrices_that_need_it():
     good, flat = torch.eye(3).double() * 4, torch.ones(3, 3).double()
     factors = cholesky(torch.stack([good, flat]))
