@@ -69,6 +69,7 @@ IDEAS: dict[str, dict[str, Any]] = {
     "codid_one_cluster_aligned": CALM | {"n_clusters": 1, "weight_lr": 1e-2, "weight_alignment": 3.0},
     "codid_weights_1e-2": CALM | {"weight_lr": 1e-2},
     "codid_early": CALM | {"pretrain_epochs": 2},
+    "codid_ascend": CALM | {"virtual_step": "ascend"},
 }
 FIELDS = ("idea", "seed", "shift_1", "shift_2", "shift_3", "probe_a2", "discriminator", "clusters")
 FIELDS += ("nmi", "nmi_a2", "nmi_given_a2", "cpu_seconds")
