@@ -150,6 +150,21 @@ def test_modes_by_propensity_are_balanced(monkeypatch):
     assert model.counts.tolist() == (expected.labels * 2 + a[:, 1]).bincount(minlength=len(model.counts)).tolist()
 
 
+@pytest.mark.parametrize("half", [1, 3])  # before the gate, and with modes in use
+def test_resumed_modes_by_propensity_equal_uninterrupted_ones(half, tmp_path, monkeypatch):
+    monkeypatch.setattr(SwapScores, "accepted", True)
+    data = Planted(samples=120)
+    whole = modes_made_balanced(data)
+    settings = SETTINGS | {"pretrain_epochs": 2, "autoencoder_epochs": 2}
+    run = planted_trainer(half)
+    run.fit(planted(BalancedModes, data, **settings), data)
+    run.save_checkpoint(tmp_path / "half.ckpt")
+    resumed = planted(BalancedModes, data, **settings)
+    planted_trainer(4).fit(resumed, data, ckpt_path=tmp_path / "half.ckpt", weights_only=True)
+    assert not differences(whole.state_dict(), resumed.state_dict())
+    assert torch.equal(whole.counts, resumed.counts)
+
+
 @torch.no_grad()
 def worst_cell(model, data):
     """Accuracy in the worst cell of a true mode and a value of a_2, on unseen data."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from codid_lightning import CoDIDPlus, Counterfactual
+from codid_lightning import BalancedModes, CoDIDPlus, Counterfactual
 from codid_lightning.callbacks.swap_gate import SwapScores
 from datamodules.base import Batch
 from tests.codid.ranks import RANKS, assert_gradients_agree, on_two_ranks
@@ -60,11 +60,15 @@ def test_gradients_of_every_step_are_those_of_the_global_batch(tmp_path):
 
 
 def train_through_the_gate() -> dict[str, Any]:
-    """Both methods through the trainer on this rank: hashes by batch, verdict and metrics."""
+    """All methods through the trainer on this rank: hashes by batch, verdict and metrics."""
     SwapScores.accepted = True  # type: ignore[assignment]
     results = {}
-    plus = {"pretrain_epochs": 2, "cluster_every": 1, "n_clusters": 2, "max_clusters": 4, "discriminator_steps": 2}
-    for method, arguments in ((Counterfactual, {}), (CoDIDPlus, plus)):
+    modes = {"pretrain_epochs": 2, "cluster_every": 1, "n_clusters": 2, "max_clusters": 4}
+    for method, arguments in (
+        (Counterfactual, {}),
+        (CoDIDPlus, {**modes, "discriminator_steps": 2}),
+        (BalancedModes, modes),
+    ):
         data, hashes = Planted(samples=101, batch_size=18), Hashes()
         model = make(method, data, autoencoder_epochs=1, **arguments)
         run = trainer(4, devices=RANKS, strategy="ddp", callbacks=[hashes])
