@@ -35,10 +35,14 @@ EPOCHS, BATCHES, SAMPLES = 4, 14, 16  # of the runs: epochs (pre-training, first
 COMMAND = ["fit", *CODID, "--trainer.max_epochs", EPOCHS, "--run_dir", "run"]
 # Methods a stop comes in, called on every rank once in such an event, and how often they are called in a run.
 EVENTS: dict[str, tuple[type, str, int]] = {
-    "batch": (CoDID, "inform", EPOCHS * BATCHES),
-    "refinement": (ModeDiscovery, "discover", EPOCHS - 1),
-    "validation": (DisentanglementModule, "on_validation_epoch_end", EPOCHS),
-    "end of an epoch": (StopOnSignal, "on_train_epoch_end", EPOCHS - 1),  # after the last there is nothing to stop
+    "in a batch": (CoDID, "inform", EPOCHS * BATCHES),
+    "in a refinement": (ModeDiscovery, "discover", EPOCHS - 1),
+    "in a validation": (DisentanglementModule, "on_validation_epoch_end", EPOCHS),
+    "at the end of an epoch": (
+        StopOnSignal,
+        "on_train_epoch_end",
+        EPOCHS - 1,
+    ),  # after the last there is nothing to stop
 }
 POINTS = [(event, nth) for event, (_, _, calls) in EVENTS.items() for nth in range(1, calls + 1)]
 
@@ -95,8 +99,7 @@ class Tally:
 
 def report(tallies: list[Tally], seed: int) -> str:
     """How many runs were stopped where, and how many of them ended otherwise."""
-    names = ["ranks", "loaders", *(f"in a {event}" for event in EVENTS), "points", "ended otherwise"]
-    names = [name.replace("in a end", "at the end") for name in names]
+    names = ["ranks", "loaders", *EVENTS, "points", "ended otherwise"]
     rows = [
         [t.ranks, t.workers, *(t.stops[event] for event in EVENTS), t.stops.total(), len(t.different)] for t in tallies
     ]

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from codid_lightning.clustering import DPGMM, ModesPerValue
+from codid_lightning.discovered import SLOTS
 from codid_lightning.evaluation import encode, load_run
 from codid_lightning.methods.propensity import propensity
 from codid_lightning.metrics.groups import group_accuracies, worst_group_accuracy
@@ -26,7 +27,6 @@ from codid_lightning.report.scores import Run, load_runs
 from datamodules.base import AttributeDataset
 
 SMALLEST_CELL = 10  # samples; fewer say too little
-MOST_CLUSTERS = 16  # under a value of a_1, as CoDID's default
 
 
 @torch.no_grad()
@@ -41,7 +41,7 @@ def clusters(model: Any, train: AttributeDataset, validation: AttributeDataset) 
     a = torch.cat([train.a, validation.a])
     features = propensity(content, a[:, 0], a[:, 1:])
     values = int(a[:, 0].max()) + 1
-    found = ModesPerValue(DPGMM(), [1] * values, MOST_CLUSTERS, search=True).fit(features, a[:, 0])
+    found = ModesPerValue(DPGMM(), [1] * values, SLOTS, search=True).fit(features, a[:, 0])
     return found.labels[len(train) :]
 
 
@@ -78,7 +78,7 @@ def main() -> None:
         for seed in sorted({run.seed for run in runs if run.dataset == dataset}):
             table += rows(runs, dataset, seed)
     with arguments.output.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(table[0]))
+        writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()} for row in table)
 
