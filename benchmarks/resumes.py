@@ -38,11 +38,7 @@ EVENTS: dict[str, tuple[type, str, int]] = {
     "in a batch": (CoDID, "inform", EPOCHS * BATCHES),
     "in a refinement": (ModeDiscovery, "discover", EPOCHS - 1),
     "in a validation": (DisentanglementModule, "on_validation_epoch_end", EPOCHS),
-    "at the end of an epoch": (
-        StopOnSignal,
-        "on_train_epoch_end",
-        EPOCHS - 1,
-    ),  # after the last there is nothing to stop
+    "at the end of an epoch": (StopOnSignal, "on_train_epoch_end", EPOCHS - 1),  # not the last: nothing to stop
 }
 POINTS = [(event, nth) for event, (_, _, calls) in EVENTS.items() for nth in range(1, calls + 1)]
 
