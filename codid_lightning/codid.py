@@ -208,7 +208,7 @@ class CoDID(DisentanglementModule):
                 continue
             own = view.own.detach()
             halves = target.halves(own, view.table, view.slot)
-            loss = isotropic_loss(halves, own, target.sub_means[view.slot], target.radius[view.slot])
+            loss = isotropic_loss(halves, own, target.follow_halves(view)[view.slot])
             self.losses.add("isotropic", loss)
             if self.discrimination == "weighted":
                 divergence, together = target.weight_divergence(view)
@@ -359,11 +359,11 @@ class CoDID(DisentanglementModule):
         """Where clusters of an attribute are looked for, (N, k), given content (N, p) and attributes (N, Q)."""
         return content
 
-    def adopt(self, target: Target, found: Clustering, radius: Tensor) -> None:
+    def adopt(self, target: Target, found: Clustering) -> None:
         """Take over new clusters of a target: labels, and the heads' rows with their Adam moments (line 13)."""
         first = not target.ready
         optimizers: list[Optimizer] = self.trainer.optimizers
-        target.adopt(found, radius, optimizers, reset=self.reconfigure == "full")
+        target.adopt(found, optimizers, reset=self.reconfigure == "full")
         if first and self.restart:
             self._start_again(optimizers)
 

@@ -60,17 +60,15 @@ def reconstruction_loss(reconstruction: Tensor, x: Tensor) -> Tensor:
     return F.mse_loss(reconstruction, x)
 
 
-def isotropic_loss(halves: Tensor, z: Tensor, centres: Tensor, radius: Tensor) -> Tensor:
-    """Expected squared distance to the assigned half's mean, in units of the cluster's own spread (Eq. 9).
+def isotropic_loss(halves: Tensor, z: Tensor, centres: Tensor) -> Tensor:
+    """Expected squared distance to the assigned half's mean (Eq. 9).
 
     Args:
         halves: Probabilities of the two halves (B, 2).
         z: Representations (B, d).
         centres: Means of the two halves of each sample's cluster (B, 2, d).
-        radius: Mean squared distance of the cluster's samples to its mean (B,).
     """
-    distance = (z[:, None] - centres).square().sum(2) / radius.clamp_min(1e-12)[:, None]
-    return (halves * distance).sum(1).mean()
+    return (halves * (z[:, None] - centres).square().sum(2)).sum(1).mean()
 
 
 def gaussian_divergence(mean: Tensor, variance: Tensor, other_mean: Tensor, other_variance: Tensor) -> Tensor:

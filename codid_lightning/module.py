@@ -25,7 +25,7 @@ from codid_lightning.optimizer import FusedAdam
 from codid_lightning.runs import CheckpointError, RunError
 from datamodules.base import AttributeDataModule, Batch, seed_of
 
-SCHEMA = 2  # of what a method adds to a checkpoint
+SCHEMA = 3  # of what a method adds to a checkpoint
 WATCHED = 20  # batches between two looks at the losses: each look waits for the device
 
 

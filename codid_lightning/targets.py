@@ -18,6 +18,7 @@ from codid_lightning.networks.discriminator import Discriminator, PairGradients,
 from codid_lightning.networks.slots import ModePredictor, SubclusterNet, carry_over
 
 Sharing = Literal["value", "mode", "all"]
+HALF_MEMORY = 64  # how many samples the running mean of a half is worth
 
 
 @dataclass
@@ -37,6 +38,7 @@ class View:
     rest: Tensor  # (B, (Q - 1) d) representations of all others
     value: Tensor  # (B,) values of the target attribute
     slot: Tensor  # (B,) clusters
+    half: Tensor  # (B,) rows of their halves, 2 * slot and the next one
     group: Tensor  # (B,) subnetworks of the discriminator
     table: Table  # the batch laid out by value
     partnered: Tensor  # (B,) float mask: samples whose cluster has a partner in the batch
@@ -66,8 +68,8 @@ class Target(nn.Module):
 
     active: Tensor  # (A, K) slots in use
     sub_means: Tensor  # (A * K, 2, d)
-    radius: Tensor  # (A * K,) mean squared distance to the cluster's mean
     labels: Tensor  # (N,) cluster of every training sample, 32 bits
+    second: Tensor  # (N,) whether it is in the second half of its cluster, by the mixture
     probs: Tensor  # (N * clusters of the value,) its probabilities of its value's clusters, sample after sample
     starts: Tensor  # (N,) where a sample's probabilities begin, 32 bits
     columns: Tensor  # (A, C) slots of a value's clusters, C the largest number; one is repeated if there are fewer
@@ -98,8 +100,8 @@ class Target(nn.Module):
         # Sized by the training set: kept as extra state, so that a checkpoint of any set can be loaded.
         self.register_buffer("active", torch.full((self.values, self.slots), not moded), persistent=False)
         self.register_buffer("sub_means", torch.zeros(total, 2, latent_dim), persistent=False)
-        self.register_buffer("radius", torch.ones(total), persistent=False)
         self.register_buffer("labels", torch.empty(0, dtype=torch.int32), persistent=False)
+        self.register_buffer("second", torch.empty(0, dtype=torch.bool), persistent=False)
         self.register_buffer("probs", torch.empty(0), persistent=False)
         self.register_buffer("starts", torch.empty(0, dtype=torch.int32), persistent=False)
         self.register_buffer("columns", torch.zeros(self.values, 1, dtype=torch.long), persistent=False)
@@ -130,6 +132,7 @@ class Target(nn.Module):
             rest=z[:, rest].flatten(1),
             value=value,
             slot=slot,
+            half=2 * slot + self.second[index] if self.moded else 2 * slot,
             group=group,
             table=Table(value, self.values),
             partnered=has_partner(slot, self.values * self.slots).to(z),
@@ -237,6 +240,19 @@ class Target(nn.Module):
         logits: Tensor = self.discriminator(pair.flatten(0, 2), group, slots)
         return F.softplus(logits).view(len(own), rows, rows)
 
+    @torch.no_grad()
+    def follow_halves(self, view: View) -> Tensor:
+        """Means (A * K, 2, d) of the mixture's halves, moved along with the representations of a batch.
+
+        Between two refinements the encoder carries clusters further than their halves are apart; measured from where
+        the halves were, all samples of a cluster would soon be in the same one.
+        """
+        flat = self.sub_means.flatten(0, 1)  # a view: it moves in place
+        count = flat.new_zeros(len(flat)).index_add(0, view.half, torch.ones_like(view.half, dtype=flat.dtype))
+        away = view.own.detach().to(flat) - flat[view.half]
+        flat.index_add_(0, view.half, away / (count + HALF_MEMORY)[view.half, None])
+        return self.sub_means
+
     def halves(self, z: Tensor, value: Tensor | Table, slot: Tensor) -> Tensor:
         """Probabilities (B, 2) that the subclustering net gives the halves of each sample's cluster."""
         return self.subcluster_net(z, value, slot)  # type: ignore[no-any-return]
@@ -244,12 +260,11 @@ class Target(nn.Module):
     # ------------------------------------------------------------------------------------------------------ adoption
 
     @torch.no_grad()
-    def adopt(self, found: Clustering, radius: Tensor, optimizers: Iterable[Optimizer], reset: bool) -> None:
+    def adopt(self, found: Clustering, optimizers: Iterable[Optimizer], reset: bool) -> None:
         """Take over a clustering and let heads inherit from the clusters that were split or merged.
 
         Args:
             found: Labels, probabilities and lineage of the clusters.
-            radius: Mean squared distance of each cluster's samples to its mean, (A, K).
             optimizers: Optimizers whose moments move along.
             reset: Re-initialise all heads when any cluster changed, instead of inheriting.
         """
@@ -262,10 +277,15 @@ class Target(nn.Module):
             carry_over(self._tables(), found.inherit.to(self.active.device), list(optimizers))
             # Both children inherit the parent's logit; sharing its mass keeps their sum at the parent's probability.
             self.mode_predictor.bias.add_(found.share.to(self.mode_predictor.bias).log().flatten())
+        labels, second = found.labels.to(self.active.device), found.sub_probs.argmax(1).bool().to(self.active.device)
+        turned = torch.zeros(self.values * self.slots, dtype=torch.bool, device=labels.device)
+        if not first:  # a mixture names its halves anew each time; in the order known, S need not turn round
+            agree = torch.where(self.labels == labels, 1.0 - 2.0 * (self.second ^ second), 0.0)
+            turned = torch.zeros_like(turned, dtype=agree.dtype).index_add_(0, labels, agree) < 0
         self.active.copy_(found.active)
         self.sub_means.copy_(found.sub_means.flatten(0, 1))
-        self.radius.copy_(radius.flatten())
-        self.labels = found.labels.to(self.active.device, torch.int32)
+        self.sub_means[turned] = self.sub_means[turned].flip(1)
+        self.labels, self.second = labels.to(torch.int32), second ^ turned[labels]
         # Most slots sleep: N rows of all of them would outweigh everything else a run keeps by sample.
         counts = self.active.sum(1)
         order = self.active.long().argsort(dim=1, descending=True, stable=True)[:, : int(counts.max())]
@@ -294,7 +314,7 @@ class Target(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Everything known of the clusters."""
-        names = ("active", "sub_means", "radius", "labels", "probs", "starts", "columns")
+        names = ("active", "sub_means", "labels", "second", "probs", "starts", "columns")
         return {name: getattr(self, name) for name in names}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:

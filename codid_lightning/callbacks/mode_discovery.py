@@ -115,7 +115,7 @@ class ModeDiscovery(Callback):
         found: Clustering = trainer.strategy.broadcast(decision)  # type: ignore[assignment]
         if content is not None:
             found = found.measured_in(own)
-        module.adopt(target, found, cluster_radius(own, found))
+        module.adopt(target, found)
         self._note(trainer, module, target, due, found, a, mode)
 
     def decide(
@@ -198,17 +198,3 @@ class ModeDiscovery(Callback):
         self.iteration, self.last_epoch = state_dict["iteration"], state_dict["last_epoch"]
         self.history = state_dict["history"]
         self._restored = dict(state_dict["modes"])
-
-
-def cluster_radius(z: Tensor, found: Clustering) -> Tensor:
-    """Mean squared distance of each cluster's samples to its mean, (A, K).
-
-    A cluster of one sample has none; it is held above a thousandth of the usual distance, or the first move of that
-    sample would outweigh all losses measured in this unit.
-    """
-    values, slots = found.active.shape
-    labels = found.labels.to(z.device)
-    squared = (z - found.means.to(z).flatten(0, 1)[labels]).square().sum(1)
-    total = torch.zeros(values * slots, device=z.device).index_add_(0, labels, squared)
-    radius = total / labels.bincount(minlength=values * slots).clamp_min(1)
-    return radius.clamp_min(1e-3 * float(squared.mean())).view(values, slots)

@@ -60,9 +60,9 @@ class CellModule(CoDID):
             cells = cells * size + a[:, q]
         return cells
 
-    def adopt(self, target: Target, found: Clustering, radius: Tensor) -> None:
+    def adopt(self, target: Target, found: Clustering) -> None:
         """New clusters are new cells."""
-        super().adopt(target, found, radius)
+        super().adopt(target, found)
         self.count_cells()
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:

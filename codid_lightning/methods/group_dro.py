@@ -31,10 +31,10 @@ class GroupDRO(CellModule):
         self.group_lr = group_lr
         self.register_buffer("importance", torch.zeros(len(self.counts)))
 
-    def adopt(self, target: Target, found: Clustering, radius: Tensor) -> None:
+    def adopt(self, target: Target, found: Clustering) -> None:
         """New cells start with equal weights."""
         self.importance.zero_()
-        super().adopt(target, found, radius)
+        super().adopt(target, found)
 
     def count_cells(self) -> None:
         """Cells without weights get equal ones; a resumed run brings its own."""

@@ -17,6 +17,8 @@ from torch.optim import Optimizer
 
 from codid_lightning.networks.conditional import Table
 
+SUREST = 5.0  # logit beyond which the subclustering net cannot be sure of a half: it has to be able to change its mind
+
 
 class ModePredictor(nn.Module):
     """C^m: log-probabilities over the clusters of all attribute values.
@@ -74,7 +76,9 @@ class SubclusterNet(nn.Module):
         hidden = table.collect(torch.baddbmm(self.bias, table.spread(z), self.weight).relu())
         weight, bias = self.out_weight.index_select(0, slot), self.out_bias.index_select(0, slot)
         logits = (weight * hidden[:, None]).sum(2) + bias
-        return logits.softmax(1)
+        lean = logits[:, 0] - logits[:, 1]
+        first = (lean / (1 + lean.abs() / SUREST)).sigmoid()
+        return torch.stack([first, 1 - first], dim=1)
 
 
 @torch.no_grad()

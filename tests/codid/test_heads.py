@@ -37,7 +37,7 @@ def prepared(**changes) -> tuple[CoDID, Batch]:
 
 def change(target: Target, a: Tensor, split: bool) -> Clustering:
     """Under value 0, slot 1 splits into 1 and 3, or slots 0 (three parts) and 2 (one part) merge into 0."""
-    found, _ = random_clusters(target, a)
+    found = random_clusters(target, a)
     active, inherit, share = found.active.clone(), found.inherit.clone(), found.share.clone()
     if split:
         active[0, 3], inherit[0, 3, 1] = True, 1
@@ -66,7 +66,7 @@ def table_of(name: str) -> str:
 def adopt(module: CoDID, found: Clustering) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     before = state(module)
     target = module.target_list[0]
-    module.adopt(target, found, torch.ones(target.values, target.slots))
+    module.adopt(target, found)
     return before, state(module)
 
 
@@ -118,7 +118,7 @@ def test_without_a_split_or_merge_nothing_changes(sharing, reconfigure):
     module, batch = prepared(sharing=sharing, reconfigure=reconfigure)
     module.eval()
     before = outputs(module, batch)
-    old, new = adopt(module, random_clusters(module.target_list[0], batch["a"])[0])
+    old, new = adopt(module, random_clusters(module.target_list[0], batch["a"]))
     assert old.keys() == new.keys()
     assert all(torch.equal(old[name], new[name]) for name in old)
     assert all(torch.equal(one, other) for one, other in zip(before, outputs(module, batch), strict=True))

@@ -50,8 +50,8 @@ def fitted(max_epochs: int = 3, data: AttributeDataModule | None = None, **chang
     return module
 
 
-def random_clusters(target: Target, a: Tensor, seed: int = 0) -> tuple[Clustering, Tensor]:
-    """Some clustering of samples with attributes a (N, Q), and radii: all slots but each value's last are in use."""
+def random_clusters(target: Target, a: Tensor, seed: int = 0) -> Clustering:
+    """Some clustering of samples with attributes a (N, Q): all slots but each value's last are in use."""
     generator = torch.Generator().manual_seed(seed)
     values, slots, dim = target.values, target.slots, target.sub_means.shape[2]
     used, dtype = max(1, slots - 1), next(target.parameters()).dtype
@@ -60,7 +60,8 @@ def random_clusters(target: Target, a: Tensor, seed: int = 0) -> tuple[Clusterin
     probs /= probs.sum(1, keepdim=True)
     active = (torch.arange(slots) < used).expand(values, slots).clone()
     sub_means = torch.randn(values, slots, 2, dim, generator=generator, dtype=dtype)
-    found = Clustering(
+    first = torch.rand(len(a), generator=generator)
+    return Clustering(
         labels=a[:, target.attribute] * slots + probs.argmax(1),
         probs=probs,
         active=active,
@@ -68,10 +69,9 @@ def random_clusters(target: Target, a: Tensor, seed: int = 0) -> tuple[Clusterin
         share=torch.ones(values, slots, dtype=dtype),
         means=sub_means.mean(2),
         sub_means=sub_means,
-        sub_probs=torch.full((len(a), 2), 0.5),
+        sub_probs=torch.stack([first, 1 - first], dim=1),
         moves=(),
     )
-    return found, 1 + torch.rand(values, slots, generator=generator, dtype=dtype)
 
 
 def without_normalisation(module: nn.Module) -> nn.Module:
@@ -89,7 +89,7 @@ def bench(module: CoDID, a: Tensor, epoch: int = 1) -> CoDID:
     module.train()
     for target in module.target_list:
         if target.moded:
-            module.adopt(target, *random_clusters(target, a))
+            module.adopt(target, random_clusters(target, a))
     module.generator = torch.Generator().manual_seed(0)
     return module
 

@@ -10,10 +10,7 @@ from torch import Tensor
 
 import codid_lightning.baselines as baselines
 from codid_lightning import CoDID
-from codid_lightning.callbacks.mode_discovery import cluster_radius
 from codid_lightning.cli import FACTS
-from codid_lightning.clustering import ModesPerValue, TrueModes
-from codid_lightning.losses import isotropic_loss
 from codid_lightning.module import DisentanglementModule
 from datamodules.base import AttributeDataModule, AttributeDataset, DataError
 from tests.codid.tiny import SETTINGS, tiny_trainer
@@ -118,18 +115,6 @@ def test_all_samples_of_one_mode() -> None:
 
     module = trained(CoDID, Identical(labels(40), labels(8), batch_size=16), n_clusters=4)
     assert module.target_list[0].active.sum(1).tolist() == [1, 1]
-
-
-def test_cluster_of_one_sample_does_not_outweigh_the_others() -> None:
-    """Distances are measured in units of a cluster's spread, which a single sample does not have."""
-    z = torch.randn(41, 3, generator=torch.Generator().manual_seed(0))
-    z[40] = 50.0
-    single = torch.arange(41) == 40
-    found = ModesPerValue(TrueModes(), [2], 2).fit(z, torch.zeros(41, dtype=torch.long), single.long())
-    radius = cluster_radius(z, found)
-    assert radius[0].min() > 0
-    moved = isotropic_loss(torch.full((41, 2), 0.5), z + 0.1, found.sub_means[0][found.labels], radius[0][found.labels])
-    assert moved < 100
 
 
 def test_value_missing_in_training() -> None:

@@ -99,7 +99,6 @@ def test_clusters_of_the_latent_are_measured_in_z(accepted):
     model = whole["model"]
     (target,) = model.target_list
     assert target.sub_means.shape[-1] == model.hparams["latent_dim"]
-    assert (target.radius.view_as(target.active)[target.active] > 0).all()
     used = target.sub_means[target.active.flatten()]
     assert (used.std(dim=-1) > 0).any(), "one number for all dimensions: means of the propensity, not of z"
 
