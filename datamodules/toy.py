@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from scipy.optimize import least_squares
+from scipy.special import softmax
 from torch import Tensor
 
 from datamodules.base import AttributeDataModule, AttributeDataset, seeded_generator, split_indices, stack_columns
@@ -93,9 +94,11 @@ class ToyNineModes(Toy):
 class ToyFourAttributes(AttributeDataModule):
     """Four binary attributes on four axes, a_1 and a_2 with three interleaved modes under each value.
 
-    Each of m_1 -> a_2, m_1 -> a_4, a_2 -> a_4, m_2 -> a_3 and a_4 -> a_3 is a logistic coupling; its strength is
-    solved for, so that the joint distribution has the paper's mutual informations. Reversing all couplings gives the
-    anticorrelated test3, removing them test2.
+    Each of m_1 -> a_2, m_1 -> m_2, m_1 -> a_4, a_2 -> a_4 and m_2 -> a_3 is a logistic coupling; its strength is solved
+    for, so that the joint distribution has the paper's mutual informations. The paper does not say how its a_3 and a_4
+    come to depend on each other; here their modes do, which leaves no attribute nearly determined by the others: with
+    a_3 drawn given a_4, whole cells of the reversed test3 would be unheard of in training. Reversing all couplings
+    gives the anticorrelated test3, removing them test2.
 
     Args:
         samples: Training and validation samples; each test set has half as many.
@@ -148,23 +151,22 @@ class ToyFourAttributes(AttributeDataModule):
         return AttributeDataset(x, stack_columns([m1 // 3, m2 // 3, a3, a4]), stack_columns([m1, m2, unknown, unknown]))
 
 
-_A2_PATTERN = np.array([1, -1, 1, -1, 1, -1])  # how each mode of a_1 leans towards a_2, as in `Toy`
-# The other patterns differ from it, or the paper's informations could not hold at the same time: what m_1 tells of
-# a_4 must not already tie a_4 to a_2, and a_3 has to be left to a_4 under some modes of a_2.
-_A4_PATTERN = np.array([-1, -1, 1, 1, 1, -1])
-_A3_PATTERN = np.array([3, 0, -1, -3, 0, 1])
+# How each mode leans towards a value, of all choices those whose reversed distribution is the closest to training's.
+_A2_PATTERN = np.array([1, -1, 1, -1, 1, -1])  # of m_1, as in `Toy`
+_A4_PATTERN = np.array([-1, -1, 1, -1, 1, -1])  # of m_1, towards a_4 and the modes of a_2 that go along with it
+_A3_PATTERN = np.array([-1, -1, 1, 1, 1, -1])  # of m_2
 _SIGN = np.array([-1, 1])
 
 
 def joint_distribution(couplings: Sequence[float] | np.ndarray) -> np.ndarray:
-    """P(m_1, m_2, a_3, a_4) of shape (6, 6, 2, 2) under five logistic couplings, in the order of `informations`."""
-    a2_a4, a4_a3, m1_a2, m1_a4, m2_a3 = couplings
+    """P(m_1, m_2, a_3, a_4) of shape (6, 6, 2, 2) under five logistic couplings, one for each of `informations`."""
+    a2_a4, m1_m2, m1_a2, m1_a4, m2_a3 = couplings
     p_a2 = _bernoulli(m1_a2 * _A2_PATTERN)  # (m1, a2)
-    p_m2 = np.repeat(p_a2, 3, axis=1) / 3  # (m1, m2): a value's modes are equally likely
-    a2_of_m2 = _SIGN.repeat(3)
-    p_a4 = _bernoulli(m1_a4 * _A4_PATTERN[:, None] + a2_a4 * a2_of_m2[None])  # (m1, m2, a4)
-    p_a3 = _bernoulli(m2_a3 * _A3_PATTERN[:, None] + a4_a3 * _SIGN[None])  # (m2, a4, a3)
-    joint: np.ndarray = np.einsum("ij,ijl,jlk->ijkl", p_m2 / 6, p_a4, p_a3)
+    p_mode = softmax((m1_m2 * np.outer(_A4_PATTERN, _A3_PATTERN)).reshape(6, 2, 3), axis=2)  # of a_2's value, given m1
+    p_m2 = (p_a2[:, :, None] * p_mode).reshape(6, 6)  # (m1, m2)
+    p_a4 = _bernoulli(m1_a4 * _A4_PATTERN[:, None] + a2_a4 * _SIGN.repeat(3)[None])  # (m1, m2, a4)
+    p_a3 = _bernoulli(m2_a3 * _A3_PATTERN)  # (m2, a3)
+    joint: np.ndarray = np.einsum("ij,ijl,jk->ijkl", p_m2 / 6, p_a4, p_a3)
     return joint
 
 

@@ -74,10 +74,18 @@ def test_four_attributes_are_independent_in_test2_and_turned_round_in_test3():
     signs = {}
     for name in ("test1", "test2", "test3"):
         a = data.datasets[name].a.double()
-        signs[name] = torch.corrcoef(a.T)[2, 3]  # a_3 and a_4 are coupled directly
+        signs[name] = torch.corrcoef(a.T)[2, 3]  # a_3 and a_4 are coupled by the modes of a_1 and a_2
     assert signs["test1"] > 0.2
     assert abs(signs["test2"]) < 0.03
     assert signs["test3"] < -0.2
+
+
+def test_no_cell_of_four_attributes_is_unheard_of_in_training():
+    couplings = solve_couplings(ToyFourAttributes.informations)
+    train, reversed_ = joint_distribution(couplings), joint_distribution(-couplings)
+    assert train.min() > 1e-5
+    # Samples of training that are worth one of test3 when they are weighted by how much likelier they are there.
+    assert (reversed_**2 / train).sum() < 1200
 
 
 def test_same_seed_same_points():
