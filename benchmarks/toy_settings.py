@@ -1,0 +1,169 @@
+"""Which settings the toy experiments need, judged on validation data: results/toy_settings.csv.
+
+    python benchmarks/toy_settings.py                                  # all of them, about a minute each on one core
+    python benchmarks/toy_settings.py --only four_t four_codid         # some
+    python benchmarks/toy_settings.py --seeds 0 1 2                    # on more seeds
+
+Every setting trains on as many samples as the data set has, and is judged on 60,000 or more further ones with the
+correlations of training. Each counts by how much likelier its cell of modes and attributes is under the distribution of
+a test than under that of training: an estimate of the accuracies on tests 1, 2 and 3 that reads none of their samples.
+`modes` are the NMI of discovered and true modes, `discriminator` the loss of the adversary, ln 4 = 1.386 once it can
+tell nothing.
+Finished rows are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from codid_lightning.benchmark import method_configs
+from codid_lightning.cli import CLI
+from codid_lightning.console import quiet
+from datamodules import Toy, ToyFourAttributes
+from datamodules.correlated import anticorrelated
+from datamodules.toy import joint_distribution, solve_couplings
+
+JUDGED = {"toy": 60_000, "toy_nine_modes": 90_000, "toy_four_attributes": 600_000}  # the last has very rare cells
+TRAINED = {"toy": 5400, "toy_nine_modes": 8100, "toy_four_attributes": 9000}
+MODES = {"toy": 6, "toy_nine_modes": 9}
+Setting = tuple[str, str, Mapping[str, Any]]  # data set, method, keys of the model, or of the trainer, and their values
+WIDER = {"clusterer.init_args.psi_scale": 0.1, "weight_lr": 1e-3}  # a wider prior, and a faster weight net
+FOUR, TWO = "toy_four_attributes", "toy"
+SETTINGS: dict[str, Setting] = {
+    # Four attributes: the budget, with BASE and the true modes, then what CoDID is given.
+    "four_base": (FOUR, "base", {}),
+    "four_base_40_epochs": (FOUR, "base", {"trainer.max_epochs": 40}),
+    "four_base_40_epochs_4e-3": (FOUR, "base", {"trainer.max_epochs": 40, "lr": 4e-3}),
+    "four_base_d32": (FOUR, "base", {"latent_dim": 32}),
+    "four_t": (FOUR, "t", {}),
+    "four_t_40_epochs": (FOUR, "t", {"trainer.max_epochs": 40}),
+    "four_t_40_epochs_4e-3": (FOUR, "t", {"trainer.max_epochs": 40, "lr": 4e-3}),
+    "four_t_d32": (FOUR, "t", {"latent_dim": 32}),
+    "four_codid": (FOUR, "codid", {}),
+    "four_codid_every_epoch": (FOUR, "codid", {"cluster_every": 1}),
+    "four_codid_weights_1e-4": (FOUR, "codid", {"weight_lr": 1e-4}),
+    "four_codid_weights_1e-3": (FOUR, "codid", {"weight_lr": 1e-3}),
+    "four_codid_weights_1e-3_unscaled": (FOUR, "codid", {"weight_lr": 1e-3, "weight_scale": "none"}),
+    "four_codid_weights_1e-3_every_epoch": (FOUR, "codid", {"weight_lr": 1e-3, "cluster_every": 1}),
+    "four_codid_wider": (FOUR, "codid", WIDER),
+    "four_codid_wider_one_cluster": (FOUR, "codid", WIDER | {"n_clusters": 1, "pretrain_epochs": 1}),
+    "four_codid_wider_three_clusters": (FOUR, "codid", WIDER | {"n_clusters": 3}),
+    "four_codid_wider_3_epochs": (FOUR, "codid", WIDER | {"pretrain_epochs": 3}),
+    "four_codid_wider_mode_prediction_0.3": (FOUR, "codid", WIDER | {"mode_prediction": 0.3}),
+    "four_codid_wider_4e-3": (FOUR, "codid", WIDER | {"lr": 4e-3}),
+    # Two attributes: CoDID, and how strong A-CMI has to be for the paper's figure.
+    "toy_t": (TWO, "t", {}),
+    "toy_codid": (TWO, "codid", {}),
+    "toy_codid_weights_3e-4": (TWO, "codid", {"weight_lr": 3e-4}),
+    "toy_codid_six_clusters": (TWO, "codid", {"n_clusters": 6}),
+    "toy_a_cmi_10": (TWO, "a_cmi", {}),
+    "toy_a_cmi_10_15_steps": (TWO, "a_cmi", {"adversary_steps": 15}),
+    "toy_a_cmi_100": (TWO, "a_cmi", {"strength": 100}),
+    "toy_a_cmi_100_15_steps": (TWO, "a_cmi", {"strength": 100, "adversary_steps": 15}),
+    "toy_a_cmi_300": (TWO, "a_cmi", {"strength": 300}),
+    "toy_a_cmi_1000": (TWO, "a_cmi", {"strength": 1000}),
+    "toy_a_cmi_3000": (TWO, "a_cmi", {"strength": 3000}),
+}
+SHIFTS = ("shift_1", "shift_2", "shift_3")
+FIELDS = ("setting", "seed", *SHIFTS, *(f"a2_{name}" for name in SHIFTS), "modes", "a2_modes", "discriminator")
+FIELDS += ("cpu_seconds",)
+
+
+def train(setting: Setting, seed: int) -> CLI:
+    """A trained model with its data."""
+    dataset, method, changes = setting
+    data = sizes(dataset)
+    keys = {key if key.startswith("trainer.") else f"model.init_args.{key}": value for key, value in changes.items()}
+    keys |= {f"data.init_args.{key}": value for key, value in {**data, "seed": seed}.items()}
+    arguments = [part for file in method_configs(dataset, method) for part in ("-c", file)]
+    arguments += [f"--{key}={value}" for key, value in keys.items()]
+    arguments += [f"--seed_everything={seed}", "--trainer.accelerator=cpu", "--trainer.limit_val_batches=0"]
+    arguments += ["--trainer.enable_progress_bar=false", "--trainer.enable_checkpointing=false"]
+    cli = CLI.run(arguments, run=False)
+    cli.trainer.fit(cli.model, datamodule=cli.datamodule)
+    return cli
+
+
+def sizes(dataset: str) -> dict[str, float]:
+    """Arguments of the data that leave the training set as large as it is and make a large validation set."""
+    judged, trained = JUDGED[dataset], TRAINED[dataset]
+    size = "samples_per_mode" if dataset in MODES else "samples"
+    return {size: (judged + trained) // MODES.get(dataset, 1), "val_fraction": judged / (judged + trained)}
+
+
+def importance(data: Toy | ToyFourAttributes, mode: Tensor, a: Tensor) -> Tensor:
+    """How much likelier each sample's cell is in tests 1, 2 and 3 than in training, (3, N)."""
+    if isinstance(data, ToyFourAttributes):
+        couplings = solve_couplings(data.informations)
+        joints = [torch.from_numpy(joint_distribution(sign * couplings)) for sign in (1, 0, -1)]
+        return torch.stack([(j / joints[0])[mode[:, 0], mode[:, 1], a[:, 2], a[:, 3]] for j in joints])
+    p = data.p
+    tables = (p, torch.full_like(p, 1 / len(p)), anticorrelated(p))
+    return torch.stack([(table / p)[a[:, 1], mode[:, 0]] for table in tables])
+
+
+@torch.no_grad()
+def judge(cli: CLI) -> dict[str, float]:
+    """Estimated accuracies of a_1 and, where it is to be disentangled, a_2 on the three tests."""
+    model, data = cli.model.eval(), cli.datamodule
+    samples = data.datasets["val"]
+    z = torch.cat([model(samples[rows]["x"]) for rows in torch.arange(len(samples)).split(8192)])
+    weight = importance(data, samples.mode, samples.a)
+    scores = {}
+    for q, prefix in enumerate(("", "a2_") if isinstance(data, ToyFourAttributes) else ("",)):
+        hits = (model.predictors[q](z[:, q]).argmax(1) == samples.a[:, q]).double()
+        accuracies = (weight * hits).sum(1) / weight.sum(1)
+        scores |= {f"{prefix}{name}": float(accuracy) for name, accuracy in zip(SHIFTS, accuracies, strict=True)}
+    return scores
+
+
+def measure(name: str, seed: int) -> dict[str, Any]:
+    """One row."""
+    start = time.process_time()
+    with quiet():
+        cli = train(SETTINGS[name], seed)
+    row: dict[str, Any] = {"setting": name, "seed": seed, **judge(cli)}
+    logged = {key: float(value) for key, value in cli.trainer.callback_metrics.items()}
+    known = {"modes": "modes/nmi", "a2_modes": "modes/a2/nmi", "discriminator": "train/discriminator"}
+    row |= {field: logged[key] for field, key in known.items() if key in logged}
+    row |= {"discriminator": logged["train/adversary"]} if "train/adversary" in logged else {}
+    row["cpu_seconds"] = round(time.process_time() - start)
+    return {field: f"{value:.4f}" if isinstance(value, float) else value for field, value in row.items()}
+
+
+def main() -> int:
+    """Measure what is missing; every row is on disk as soon as it is known."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("results/toy_settings.csv"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--only", nargs="+", choices=list(SETTINGS), help="these settings")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    known = set()
+    if options.output.is_file():
+        with options.output.open(newline="") as file:
+            known = {(row["setting"], int(row["seed"])) for row in csv.DictReader(file)}
+    todo = [(name, seed) for seed in options.seeds for name in options.only or SETTINGS if (name, seed) not in known]
+    for name, seed in todo:
+        row = measure(name, seed)
+        new = not options.output.is_file()
+        with options.output.open("a", newline="") as file:
+            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+            if new:
+                writer.writeheader()
+            writer.writerow(row)
+        print(row, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
