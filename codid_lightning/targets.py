@@ -69,9 +69,8 @@ class Target(nn.Module):
     active: Tensor  # (A, K) slots in use
     sub_means: Tensor  # (A * K, 2, d)
     labels: Tensor  # (N,) cluster of every training sample, 32 bits
-    second: Tensor  # (N,) whether it is in the second half of its cluster, by the mixture
     probs: Tensor  # (N * clusters of the value,) its probabilities of its value's clusters, sample after sample
-    starts: Tensor  # (N,) where a sample's probabilities begin, 32 bits
+    starts: Tensor  # (N,) twice where a sample's probabilities begin, odd in the second half of its cluster, 32 bits
     columns: Tensor  # (A, C) slots of a value's clusters, C the largest number; one is repeated if there are fewer
     modes_known: bool
 
@@ -101,7 +100,6 @@ class Target(nn.Module):
         self.register_buffer("active", torch.full((self.values, self.slots), not moded), persistent=False)
         self.register_buffer("sub_means", torch.zeros(total, 2, latent_dim), persistent=False)
         self.register_buffer("labels", torch.empty(0, dtype=torch.int32), persistent=False)
-        self.register_buffer("second", torch.empty(0, dtype=torch.bool), persistent=False)
         self.register_buffer("probs", torch.empty(0), persistent=False)
         self.register_buffer("starts", torch.empty(0, dtype=torch.int32), persistent=False)
         self.register_buffer("columns", torch.zeros(self.values, 1, dtype=torch.long), persistent=False)
@@ -110,6 +108,11 @@ class Target(nn.Module):
     def ready(self) -> bool:
         """Whether there are clusters to condition on."""
         return not self.moded or len(self.labels) > 0
+
+    @property
+    def second(self) -> Tensor:
+        """Half of its cluster that the mixture puts every training sample in: 0 or 1, (N,)."""
+        return self.starts % 2
 
     # ---------------------------------------------------------------------------------------------------- the batch
 
@@ -132,7 +135,7 @@ class Target(nn.Module):
             rest=z[:, rest].flatten(1),
             value=value,
             slot=slot,
-            half=2 * slot + self.second[index] if self.moded else 2 * slot,
+            half=2 * slot + self.starts[index] % 2 if self.moded else 2 * slot,
             group=group,
             table=Table(value, self.values),
             partnered=has_partner(slot, self.values * self.slots).to(z),
@@ -147,7 +150,7 @@ class Target(nn.Module):
         slots = value[:, None] * self.slots + self.columns[value]
         column = torch.arange(slots.shape[1], device=slots.device)
         own = column < self.active.sum(1)[value][:, None]  # what follows belongs to the next sample
-        target = (self.probs[self.starts[index].long()[:, None] + column] * own).to(z)
+        target = (self.probs[self.starts[index].long()[:, None] // 2 + column] * own).to(z)
         cross_entropy = -(target * log_probs.gather(1, slots).clamp_min(-1e4)).sum(1)
         return cross_entropy + torch.xlogy(target, target).sum(1), cross_entropy
 
@@ -277,22 +280,23 @@ class Target(nn.Module):
             carry_over(self._tables(), found.inherit.to(self.active.device), list(optimizers))
             # Both children inherit the parent's logit; sharing its mass keeps their sum at the parent's probability.
             self.mode_predictor.bias.add_(found.share.to(self.mode_predictor.bias).log().flatten())
-        labels, second = found.labels.to(self.active.device), found.sub_probs.argmax(1).bool().to(self.active.device)
+        labels, second = found.labels.to(self.active.device), found.sub_probs.argmax(1).to(self.active.device)
         turned = torch.zeros(self.values * self.slots, dtype=torch.bool, device=labels.device)
         if not first:  # a mixture names its halves anew each time; in the order known, S need not turn round
-            agree = torch.where(self.labels == labels, 1.0 - 2.0 * (self.second ^ second), 0.0)
+            agree = torch.where(self.labels == labels, 1.0 - 2.0 * (self.second != second), 0.0)
             turned = torch.zeros_like(turned, dtype=agree.dtype).index_add_(0, labels, agree) < 0
         self.active.copy_(found.active)
         self.sub_means.copy_(found.sub_means.flatten(0, 1))
         self.sub_means[turned] = self.sub_means[turned].flip(1)
-        self.labels, self.second = labels.to(torch.int32), second ^ turned[labels]
+        self.labels = labels.to(torch.int32)
         # Most slots sleep: N rows of all of them would outweigh everything else a run keeps by sample.
         counts = self.active.sum(1)
         order = self.active.long().argsort(dim=1, descending=True, stable=True)[:, : int(counts.max())]
         awake = self.active.gather(1, order)
         self.columns = torch.where(awake, order, order[:, :1])
         value = self.labels.long() // self.slots
-        self.starts = (counts[value].cumsum(0) - counts[value]).to(torch.int32)
+        starts = counts[value].cumsum(0) - counts[value]
+        self.starts = (2 * starts + (second ^ turned[labels])).to(torch.int32)
         held = found.probs.to(self.active.device).gather(1, self.columns[value])[awake[value]]
         self.probs = F.pad(held, (0, order.shape[1]))  # so that the last samples, too, can be read C at a time
 
@@ -314,7 +318,7 @@ class Target(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Everything known of the clusters."""
-        names = ("active", "sub_means", "labels", "second", "probs", "starts", "columns")
+        names = ("active", "sub_means", "labels", "probs", "starts", "columns")
         return {name: getattr(self, name) for name in names}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:

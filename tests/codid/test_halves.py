@@ -35,7 +35,7 @@ def test_means_of_halves_are_running_means_of_the_mixtures_halves():
     after = target.follow_halves(view)
     for slot in range(len(before)):
         for half in range(2):
-            members = z[(target.labels == slot) & (target.second == bool(half)), 0]
+            members = z[(target.labels == slot) & (target.second == half), 0]
             total = HALF_MEMORY * before[slot, half] + members.sum(0).to(before)
             torch.testing.assert_close(after[slot, half], total / (HALF_MEMORY + len(members)), rtol=1e-6, atol=1e-6)
 

@@ -165,7 +165,7 @@ def test_weights_of_the_figure(discriminator_steps, weigh_steps, expected):
         target.labels, target.probs, target.starts = (
             batch["a"][:, 0].int(),
             torch.ones(len(mode)),
-            torch.arange(len(mode)),
+            2 * torch.arange(len(mode)),  # twice where they begin
         )
         encoding = EncoderPass(module.encoder, batch["x"])
         views = module.views(encoding.z, batch)
