@@ -44,6 +44,7 @@ CALM = APART | {"adversarial_momentum": 0.0}
 LIGHT = CALM | {"mode_prediction": 0.01}
 T = TRUE_MODES
 MIXTURE = {"discrimination": "plain", "split_by": "mixture"}
+KM = MIXTURE | CALM | {"clusterer": KMeans, "n_clusters": [3, 2], "cluster_every": None, "restart": True}
 IDEAS: dict[str, dict[str, Any]] = {
     # How far the adversary gets with the true modes: the part that has nothing to do with discovery.
     "t_literal": T,  # the paper's N_d = 15 and l_d = 3e-4
@@ -70,6 +71,13 @@ IDEAS: dict[str, dict[str, Any]] = {
     "codid_weights_1e-2": CALM | {"weight_lr": 1e-2},
     "codid_early": CALM | {"pretrain_epochs": 2},
     "codid_ascend": CALM | {"virtual_step": "ascend"},
+    "codid_weights_1e-4": CALM | {"weight_lr": 1e-4},
+    "codid_unscaled": CALM | {"weight_scale": "none"},  # the sigmoid's weights as they are
+    "codid_beta_1e-2": CALM | {"meta_lr": 1e-2},  # the step of the virtual update, which is 1e-3 otherwise
+    "codid_beta_1e-4": CALM | {"meta_lr": 1e-4},
+    "codid_every_epoch": CALM | {"cluster_every": 1},  # N_cl, which is 3 otherwise
+    "km_true_counts": KM,
+    "km_true_counts_goes_on": KM | {"restart": False},  # without starting anew once labels are known
 }
 FIELDS = ("idea", "seed", "shift_1", "shift_2", "shift_3", "probe_a2", "discriminator", "clusters")
 FIELDS += ("nmi", "nmi_a2", "nmi_given_a2", "cpu_seconds")

@@ -60,6 +60,11 @@ SETTINGS: dict[str, Setting] = {
     "four_codid_wider_3_epochs": (FOUR, "codid", WIDER | {"pretrain_epochs": 3}),
     "four_codid_wider_mode_prediction_0.3": (FOUR, "codid", WIDER | {"mode_prediction": 0.3}),
     "four_codid_wider_4e-3": (FOUR, "codid", WIDER | {"lr": 4e-3}),
+    "four_a_cmi_0.1": (FOUR, "a_cmi", {"strength": 0.1}),
+    "four_a_cmi_0.3": (FOUR, "a_cmi", {"strength": 0.3}),
+    "four_a_cmi_1": (FOUR, "a_cmi", {"strength": 1}),
+    "four_a_cmi_3": (FOUR, "a_cmi", {"strength": 3}),
+    "four_a_cmi_10": (FOUR, "a_cmi", {}),
     # Two attributes: CoDID, and how strong A-CMI has to be for the paper's figure.
     "toy_t": (TWO, "t", {}),
     "toy_codid": (TWO, "codid", {}),
