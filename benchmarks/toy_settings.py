@@ -75,6 +75,9 @@ SETTINGS: dict[str, Setting] = {
     "toy_a_cmi_100": (TWO, "a_cmi", {"strength": 100}),
     "toy_a_cmi_100_15_steps": (TWO, "a_cmi", {"strength": 100, "adversary_steps": 15}),
     "toy_a_cmi_300": (TWO, "a_cmi", {"strength": 300}),
+    "toy_a_cmi_300_15_steps": (TWO, "a_cmi", {"strength": 300, "adversary_steps": 15}),
+    "toy_a_cmi_300_1_step": (TWO, "a_cmi", {"strength": 300, "adversary_steps": 1}),
+    "toy_a_cmi_1000_1_step": (TWO, "a_cmi", {"strength": 1000, "adversary_steps": 1}),
     "toy_a_cmi_1000": (TWO, "a_cmi", {"strength": 1000}),
     "toy_a_cmi_3000": (TWO, "a_cmi", {"strength": 3000}),
 }
