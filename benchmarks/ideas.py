@@ -14,10 +14,8 @@ follow. Finished rows are kept; test images are never read.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ import numpy as np
 import torch
 from lightning import Callback, Trainer, seed_everything
 from rich.progress import Progress
+from rows import append_row, rows_of
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
@@ -166,13 +165,6 @@ def measure(idea: str, settings: dict[str, Any] | None, root: Path, seed: int, c
     return {name: f"{value:.4f}" if isinstance(value, float) else value for name, value in row.items()}
 
 
-def rows_of(path: Path) -> Iterator[dict[str, str]]:
-    """What has been measured before."""
-    if path.is_file():
-        with path.open(newline="") as file:
-            yield from csv.DictReader(file)
-
-
 def main() -> int:
     """Measure what is missing; every row is on disk as soon as it is known."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -188,12 +180,7 @@ def main() -> int:
     with Progress() as bar:
         for idea, seed in todo:
             row = measure(idea, every[idea], options.root, seed, Quiet(bar, bar.add_task(idea, total=EPOCHS)))
-            new = not options.output.is_file()
-            with options.output.open("a", newline="") as file:
-                writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-                if new:
-                    writer.writeheader()
-                writer.writerow(row)
+            append_row(options.output, FIELDS, row)
             bar.console.print(row)
     return 0
 

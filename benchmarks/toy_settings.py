@@ -15,7 +15,6 @@ Finished rows are kept.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 import time
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rows import append_row, rows_of
 from torch import Tensor
 
 from codid_lightning.benchmark import method_configs
@@ -156,19 +156,11 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=list(SETTINGS), help="these settings")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    known = set()
-    if options.output.is_file():
-        with options.output.open(newline="") as file:
-            known = {(row["setting"], int(row["seed"])) for row in csv.DictReader(file)}
+    known = {(row["setting"], int(row["seed"])) for row in rows_of(options.output)}
     todo = [(name, seed) for seed in options.seeds for name in options.only or SETTINGS if (name, seed) not in known]
     for name, seed in todo:
         row = measure(name, seed)
-        new = not options.output.is_file()
-        with options.output.open("a", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-            if new:
-                writer.writeheader()
-            writer.writerow(row)
+        append_row(options.output, FIELDS, row)
         print(row, flush=True)
     return 0
 

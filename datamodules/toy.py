@@ -151,7 +151,8 @@ class ToyFourAttributes(AttributeDataModule):
         return AttributeDataset(x, stack_columns([m1 // 3, m2 // 3, a3, a4]), stack_columns([m1, m2, unknown, unknown]))
 
 
-# How each mode leans towards a value, of all choices those whose reversed distribution is the closest to training's.
+# How each mode leans towards a value: of the patterns of ones that were tried, those whose reversed distribution is the
+# closest to training's, by how many samples of training are worth one of it.
 _A2_PATTERN = np.array([1, -1, 1, -1, 1, -1])  # of m_1, as in `Toy`
 _A4_PATTERN = np.array([-1, -1, 1, -1, 1, -1])  # of m_1, towards a_4 and the modes of a_2 that go along with it
 _A3_PATTERN = np.array([-1, -1, 1, 1, 1, -1])  # of m_2
