@@ -35,7 +35,8 @@ from datamodules.toy import joint_distribution, solve_couplings
 JUDGED = {"toy": 60_000, "toy_nine_modes": 90_000, "toy_four_attributes": 600_000}  # the last has very rare cells
 TRAINED = {"toy": 5400, "toy_nine_modes": 8100, "toy_four_attributes": 9000}
 MODES = {"toy": 6, "toy_nine_modes": 9}
-Setting = tuple[str, str, Mapping[str, Any]]  # data set, method, keys of the model, or of the trainer, and their values
+COMPARED_NOISE = 0.15  # of four attributes when settings were compared; their data have 0.1 since
+Setting = tuple[str, str, Mapping[str, Any]]  # data set, method, keys of the model (or part.key), values
 WIDER = {"clusterer.init_args.psi_scale": 0.1, "weight_lr": 1e-3}  # a wider prior, and a faster weight net
 FOUR, TWO = "toy_four_attributes", "toy"
 SETTINGS: dict[str, Setting] = {
@@ -60,26 +61,36 @@ SETTINGS: dict[str, Setting] = {
     "four_codid_wider_3_epochs": (FOUR, "codid", WIDER | {"pretrain_epochs": 3}),
     "four_codid_wider_mode_prediction_0.3": (FOUR, "codid", WIDER | {"mode_prediction": 0.3}),
     "four_codid_wider_4e-3": (FOUR, "codid", WIDER | {"lr": 4e-3}),
+    "four_base_noise_0.1": (FOUR, "base", {"data.noise": 0.1}),
+    "four_t_noise_0.1": (FOUR, "t", {"data.noise": 0.1}),
+    "four_codid_noise_0.1": (FOUR, "codid", {"data.noise": 0.1}),
+    "four_a_cmi_0.3_noise_0.1": (FOUR, "a_cmi", {"data.noise": 0.1, "strength": 0.3}),
+    "four_a_cmi_1_noise_0.1": (FOUR, "a_cmi", {"data.noise": 0.1, "strength": 1}),
     "four_a_cmi_0.1": (FOUR, "a_cmi", {"strength": 0.1}),
     "four_a_cmi_0.3": (FOUR, "a_cmi", {"strength": 0.3}),
     "four_a_cmi_1": (FOUR, "a_cmi", {"strength": 1}),
     "four_a_cmi_3": (FOUR, "a_cmi", {"strength": 3}),
     "four_a_cmi_10": (FOUR, "a_cmi", {}),
-    # Two attributes: CoDID, and how strong A-CMI has to be for the paper's figure.
+    # Two attributes: the budget, CoDID, and what makes A-CMI as flat as in the paper's figure.
+    "toy_base": (TWO, "base", {}),
+    "toy_base_2e-3": (TWO, "base", {"lr": 2e-3}),
+    "toy_base_3e-3": (TWO, "base", {"lr": 3e-3}),
     "toy_t": (TWO, "t", {}),
+    "toy_t_2e-3": (TWO, "t", {"lr": 2e-3}),
+    "toy_t_3e-3": (TWO, "t", {"lr": 3e-3}),
+    "toy_t_strength_1": (TWO, "t", {"strength": 1}),
+    "toy_t_strength_4": (TWO, "t", {"strength": 4}),
     "toy_codid": (TWO, "codid", {}),
-    "toy_codid_weights_3e-4": (TWO, "codid", {"weight_lr": 3e-4}),
-    "toy_codid_six_clusters": (TWO, "codid", {"n_clusters": 6}),
-    "toy_a_cmi_10": (TWO, "a_cmi", {}),
-    "toy_a_cmi_10_15_steps": (TWO, "a_cmi", {"adversary_steps": 15}),
-    "toy_a_cmi_100": (TWO, "a_cmi", {"strength": 100}),
-    "toy_a_cmi_100_15_steps": (TWO, "a_cmi", {"strength": 100, "adversary_steps": 15}),
-    "toy_a_cmi_300": (TWO, "a_cmi", {"strength": 300}),
-    "toy_a_cmi_300_15_steps": (TWO, "a_cmi", {"strength": 300, "adversary_steps": 15}),
-    "toy_a_cmi_300_1_step": (TWO, "a_cmi", {"strength": 300, "adversary_steps": 1}),
-    "toy_a_cmi_1000_1_step": (TWO, "a_cmi", {"strength": 1000, "adversary_steps": 1}),
-    "toy_a_cmi_1000": (TWO, "a_cmi", {"strength": 1000}),
-    "toy_a_cmi_3000": (TWO, "a_cmi", {"strength": 3000}),
+    "toy_codid_weights_1e-3": (TWO, "codid", {"weight_lr": 1e-3}),
+    "toy_codid_weights_1e-3_strength_1": (TWO, "codid", {"weight_lr": 1e-3, "strength": 1}),
+    "toy_codid_weights_1e-3_strength_4": (TWO, "codid", {"weight_lr": 1e-3, "strength": 4}),
+    "toy_codid_weights_1e-3_six_clusters": (TWO, "codid", {"weight_lr": 1e-3, "n_clusters": 6}),
+    "toy_a_cmi_10": (TWO, "a_cmi", {"strength": 10, "adversary_lr": 1e-3}),
+    "toy_a_cmi_100": (TWO, "a_cmi", {"strength": 100, "adversary_lr": 1e-3}),
+    "toy_a_cmi_1000": (TWO, "a_cmi", {"strength": 1000, "adversary_lr": 1e-3}),
+    "toy_a_cmi_1000_3e-4": (TWO, "a_cmi", {"strength": 1000, "adversary_lr": 3e-4}),
+    "toy_a_cmi_1000_1e-4": (TWO, "a_cmi", {"strength": 1000, "adversary_lr": 1e-4}),
+    "toy_a_cmi_10000_3e-4": (TWO, "a_cmi", {"strength": 10000, "adversary_lr": 3e-4}),
 }
 SHIFTS = ("shift_1", "shift_2", "shift_3")
 FIELDS = ("setting", "seed", *SHIFTS, *(f"a2_{name}" for name in SHIFTS), "modes", "a2_modes", "discriminator")
@@ -89,9 +100,8 @@ FIELDS += ("cpu_seconds",)
 def train(setting: Setting, seed: int) -> CLI:
     """A trained model with its data."""
     dataset, method, changes = setting
-    data = sizes(dataset)
-    keys = {key if key.startswith("trainer.") else f"model.init_args.{key}": value for key, value in changes.items()}
-    keys |= {f"data.init_args.{key}": value for key, value in {**data, "seed": seed}.items()}
+    keys = {f"data.init_args.{key}": value for key, value in {**data_of(dataset), "seed": seed}.items()}
+    keys |= {config_key(key): value for key, value in changes.items()}
     arguments = [part for file in method_configs(dataset, method) for part in ("-c", file)]
     arguments += [f"--{key}={value}" for key, value in keys.items()]
     arguments += [f"--seed_everything={seed}", "--trainer.accelerator=cpu", "--trainer.limit_val_batches=0"]
@@ -101,11 +111,18 @@ def train(setting: Setting, seed: int) -> CLI:
     return cli
 
 
-def sizes(dataset: str) -> dict[str, float]:
+def config_key(key: str) -> str:
+    """Where a setting's key stands in a config."""
+    part, _, name = key.partition(".")
+    return {"trainer": key, "data": f"data.init_args.{name}"}.get(part, f"model.init_args.{key}")
+
+
+def data_of(dataset: str) -> dict[str, float]:
     """Arguments of the data that leave the training set as large as it is and make a large validation set."""
     judged, trained = JUDGED[dataset], TRAINED[dataset]
     size = "samples_per_mode" if dataset in MODES else "samples"
-    return {size: (judged + trained) // MODES.get(dataset, 1), "val_fraction": judged / (judged + trained)}
+    arguments = {size: (judged + trained) // MODES.get(dataset, 1), "val_fraction": judged / (judged + trained)}
+    return arguments | ({"noise": COMPARED_NOISE} if dataset == FOUR else {})
 
 
 def importance(data: Toy | ToyFourAttributes, mode: Tensor, a: Tensor) -> Tensor:

@@ -19,8 +19,8 @@ class Toy(CorrelatedDataModule):
     """Two attributes in the plane: the mode of a_1 sets x_1, a_2 sets x_2.
 
     Modes at x_1 = 0, 2, 4 belong to a_1 = 0, those at 1, 3, 5 to a_1 = 1. The paper prints no P(a_2 | m_1) for this
-    set; here neighbouring pairs of modes share their likely a_2, so that a boundary using x_2 is simpler than the
-    right one, which ignores it.
+    set; here the modes at 0 and 3 share their likely a_2, and those at 1 and 2 the other, so that a boundary using x_2
+    is simpler than the right one, which ignores it. The correlation is a hidden one: a_1 itself says nothing of a_2.
 
     Args:
         noise: Standard deviation of the Gaussian noise on both axes.
@@ -32,7 +32,7 @@ class Toy(CorrelatedDataModule):
     value_names: tuple[tuple[str, ...], ...] = (("0", "1"), ("0", "1"))
     modes_per_value: ClassVar[tuple[int, ...]] = (3, 3)
     positions: ClassVar[tuple[float, ...]] = (0, 2, 4, 1, 3, 5)  # x_1 of each mode
-    p_a2_given_mode: ClassVar[Matrix] = ((0.9, 0.1, 0.9, 0.1, 0.9, 0.1), (0.1, 0.9, 0.1, 0.9, 0.1, 0.9))
+    p_a2_given_mode: ClassVar[Matrix] = ((0.95, 0.05, 0.5, 0.05, 0.95, 0.5), (0.05, 0.95, 0.5, 0.95, 0.05, 0.5))
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class ToyFourAttributes(AttributeDataModule):
         seed: int = 0,
         on_bad_values: Literal["error", "drop", "impute"] = "error",
         samples: int = 10000,
-        noise: float = 0.15,
+        noise: float = 0.1,
         val_fraction: float = 0.1,
     ) -> None:
         super().__init__(root, batch_size, num_workers, seed, on_bad_values)
@@ -153,7 +153,7 @@ class ToyFourAttributes(AttributeDataModule):
 
 # How each mode leans towards a value: of the patterns of ones that were tried, those whose reversed distribution is the
 # closest to training's, by how many samples of training are worth one of it.
-_A2_PATTERN = np.array([1, -1, 1, -1, 1, -1])  # of m_1, as in `Toy`
+_A2_PATTERN = np.array([1, -1, 1, -1, 1, -1])  # of m_1
 _A4_PATTERN = np.array([-1, -1, 1, -1, 1, -1])  # of m_1, towards a_4 and the modes of a_2 that go along with it
 _A3_PATTERN = np.array([-1, -1, 1, 1, 1, -1])  # of m_2
 _SIGN = np.array([-1, 1])

@@ -37,6 +37,13 @@ def test_second_attribute_follows_p_of_the_split(cls):
             assert low <= int((own == 0).sum()) <= high
 
 
+def test_correlation_of_toy_is_hidden_in_its_modes():
+    joint = Toy().p / 6  # (a2, mode)
+    by_value = joint.reshape(2, 2, 3)  # a2, a1, modes of the value
+    assert by_value.sum(2).flatten().tolist() == pytest.approx([0.25] * 4)
+    assert (by_value / by_value.sum((0, 2), keepdim=True)).amax() > 0.29  # of 1/3: nearly one a2 per mode
+
+
 def test_case_study_has_the_papers_numbers():
     data = ToyNineModes()
     assert data.modes_per_value == (2, 3, 4)
