@@ -81,4 +81,4 @@ def test_base_falls_from_test_1_to_test_3_on_the_toy_data(tmp_path):
     first, second, third = (metrics(result.parent)[f"test{k}/acc"] for k in (1, 2, 3))
     assert first > 0.9
     assert first - 0.01 > second > third + 0.01
-    assert first - third > 0.03
+    assert first - third > 0.02

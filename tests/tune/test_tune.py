@@ -24,7 +24,7 @@ SPACE = {
     "model.init_args.lr": {"type": "log_uniform", "low": 1e-3, "high": 0.1},
     "model.init_args.latent_dim": {"type": "choice", "values": [2, 4, 128]},
 }
-RUN = ["-c", "configs/toy/base.yaml", "--data.samples_per_mode=200", "--trainer.max_epochs=3"]
+RUN = ["-c", "configs/toy/base.yaml", "--data.samples_per_mode=600", "--trainer.max_epochs=3"]
 RUN += ["--trainer.accelerator=cpu", "--model.lr=1e-3", "--model.latent_dim=128", "--model.decay_from=1"]
 
 
