@@ -75,10 +75,15 @@ def test_two_processes_leave_one_run_that_one_process_confirms(tmp_path):
 @pytest.mark.slow
 def test_base_falls_from_test_1_to_test_3_on_the_toy_data(tmp_path):
     """The paper's effect: prediction leans on a_2, so it breaks where the correlations are reversed."""
-    arguments = (f"--trainer.default_root_dir={tmp_path}", "--trainer.enable_progress_bar=false")
-    assert codid("fit", "-c", "configs/toy/base.yaml", *arguments) == 0
-    (result,) = tmp_path.rglob(runs.RESULT)
-    first, second, third = (metrics(result.parent)[f"test{k}/acc"] for k in (1, 2, 3))
-    assert first > 0.9
-    assert first - 0.01 > second > third + 0.01
-    assert first - third > 0.02
+    falls = []
+    for seed in (0, 1):
+        root = tmp_path / str(seed)
+        arguments = (f"--trainer.default_root_dir={root}", "--trainer.enable_progress_bar=false")
+        arguments += (f"--seed_everything={seed}", f"--data.seed={seed}")
+        assert codid("fit", "-c", "configs/toy/base.yaml", *arguments) == 0
+        (result,) = root.rglob(runs.RESULT)
+        first, second, third = (metrics(result.parent)[f"test{k}/acc"] for k in (1, 2, 3))
+        assert first > 0.9
+        assert first - 0.01 > second > third + 0.01
+        falls.append(first - third)
+    assert sum(falls) / len(falls) > 0.03
