@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint install clean
+.PHONY: demo test compat install clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -19,6 +19,10 @@ test: install  ## style, types and the whole test suite
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	$(RUN) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+compat: install  ## the fast tests with the oldest and newest dependencies
+	$(RUN) -m pip install --quiet uv
+	$(RUN) -m benchmarks.compat
 
 install: $(VENV)/.installed  ## the virtual environment alone
 

@@ -28,11 +28,11 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import SpectralEmbedding
 from sklearn.mixture import BayesianGaussianMixture
 
-from codid_lightning.baselines import Base
 from codid_lightning.clustering import DPGMM, ModesPerValue
 from codid_lightning.clustering.features import QuadraticFeatures
 from codid_lightning.clustering.mixture import MapEM
 from codid_lightning.clustering.niw import empirical_prior
+from codid_lightning.methods.baselines import Base
 from codid_lightning.metrics import adjusted_rand_index, cluster_accuracy, normalized_mutual_information
 from datamodules.colored import CMNIST
 from datamodules.toy import ToyNineModes

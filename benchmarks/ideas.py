@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,56 +28,72 @@ from rows import append_row, rows_of
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from codid_lightning import Base, CoDID
+from codid_lightning import Base, CoDID, ModeDiscovery
 from codid_lightning.clustering import KMeans, TrueModes
+from codid_lightning.methods.codid.parts.alignments import DiscriminatorAlignment
+from codid_lightning.methods.codid.parts.mode_losses import PredictModes
+from codid_lightning.methods.codid.parts.splits import LearnedSplits
+from codid_lightning.methods.codid.parts.weights import LearnedWeights
 from codid_lightning.metrics.clustering import mode_scores
 from datamodules import CMNIST
 
 PER_DIGIT, DIGITS = 2000, 5842  # of training images, and of what the public split has of its rarest digit
 EPOCHS = 25
-COMMON = {"backbone": "mlp", "reconstruction": 1.1, "pretrain_epochs": 8, "cluster_every": 3, "n_clusters": [6, 4]}
-TRUE_MODES = {"clusterer": TrueModes, "cluster_every": None, "discrimination": "plain", "split_by": "mixture"}
-FAST = {"discriminator_steps": 5, "discriminator_lr": 1e-3}
+PARTS: dict[str, Callable[..., Any]] = {
+    "discovery": ModeDiscovery,
+    "mode_loss": PredictModes,
+    "splits": LearnedSplits,
+    "weights": LearnedWeights,
+}
+COMMON = {
+    "backbone": "mlp",
+    "reconstruction": 1.1,
+    "discovery.start": 8,
+    "discovery.every": 3,
+    "discovery.n_clusters": [6, 4],
+}
+FAST = {"alignment.steps": 5, "alignment.lr": 1e-3}
 SETTLED = FAST | {"decay_from": 0.4}
-APART = SETTLED | {"disentangle_lr": 1e-3}
-CALM = APART | {"adversarial_momentum": 0.0}
-LIGHT = CALM | {"mode_prediction": 0.01}
-T = TRUE_MODES
-MIXTURE = {"discrimination": "plain", "split_by": "mixture"}
-KM = MIXTURE | CALM | {"clusterer": KMeans, "n_clusters": [3, 2], "cluster_every": None, "restart": True}
+APART = SETTLED | {"alignment.encoder_lr": 1e-3}
+CALM = APART | {"alignment.momentum": 0.0}
+LIGHT = CALM | {"mode_loss.weight": 0.01}
+MIXTURE = {"weights": None, "splits": None}
+T = MIXTURE | {"discovery.clusterer": TrueModes, "discovery.every": None}
+TRUE_COUNTS = {"discovery.clusterer": KMeans, "discovery.n_clusters": [3, 2]}
+KM = MIXTURE | CALM | TRUE_COUNTS | {"discovery.every": None, "discovery.restart": True}
 IDEAS: dict[str, dict[str, Any]] = {
     # How far the adversary gets with the true modes: the part that has nothing to do with discovery.
     "t_literal": T,  # the paper's N_d = 15 and l_d = 3e-4
     "t_fewer_faster": T | FAST,  # N_d = 5, l_d = 1e-3
     "t_decay": T | SETTLED,  # learning rates of the encoder fall to zero
-    "t_discriminator_3e-3": T | SETTLED | {"discriminator_lr": 3e-3},
+    "t_discriminator_3e-3": T | SETTLED | {"alignment.lr": 3e-3},
     "t_own_adam": T | APART,  # disentangle does not share inform's moments
     "t_no_momentum": T | CALM,
-    "t_no_momentum_3e-3": T | CALM | {"disentangle_lr": 3e-3},
-    "t_no_mode_prediction": T | CALM | {"mode_prediction": 0.0},
-    "t_weighted": T | CALM | {"discrimination": "weighted"},
+    "t_no_momentum_3e-3": T | CALM | {"alignment.encoder_lr": 3e-3},
+    "t_no_mode_prediction": T | CALM | {"mode_loss": None},
+    "t_weighted": T | CALM | {"weights": LearnedWeights},
     "t_mode_prediction_0.01": T | LIGHT,
-    "t_light_3e-3": T | LIGHT | {"disentangle_lr": 3e-3},
+    "t_light_3e-3": T | LIGHT | {"alignment.encoder_lr": 3e-3},
     # Modes to discover.
     "itdpm": MIXTURE | CALM,
-    "itkm_true_counts": MIXTURE | CALM | {"clusterer": KMeans, "n_clusters": [3, 2]},
+    "itkm_true_counts": MIXTURE | CALM | TRUE_COUNTS,
     "codid_literal": {},
     "codid": CALM,
-    "codid_3e-3": CALM | {"disentangle_lr": 3e-3},
+    "codid_3e-3": CALM | {"alignment.encoder_lr": 3e-3},
     "codid_light": LIGHT,
-    "codid_one_cluster": CALM | {"n_clusters": 1},
-    "codid_one_cluster_weights": CALM | {"n_clusters": 1, "weight_lr": 1e-2},
-    "codid_one_cluster_aligned": CALM | {"n_clusters": 1, "weight_lr": 1e-2, "weight_alignment": 3.0},
-    "codid_weights_1e-2": CALM | {"weight_lr": 1e-2},
-    "codid_early": CALM | {"pretrain_epochs": 2},
-    "codid_ascend": CALM | {"virtual_step": "ascend"},
-    "codid_weights_1e-4": CALM | {"weight_lr": 1e-4},
-    "codid_unscaled": CALM | {"weight_scale": "none"},  # the sigmoid's weights as they are
-    "codid_beta_1e-2": CALM | {"meta_lr": 1e-2},  # the step of the virtual update, which is 1e-3 otherwise
-    "codid_beta_1e-4": CALM | {"meta_lr": 1e-4},
-    "codid_every_epoch": CALM | {"cluster_every": 1},  # N_cl, which is 3 otherwise
+    "codid_one_cluster": CALM | {"discovery.n_clusters": 1},
+    "codid_one_cluster_weights": CALM | {"discovery.n_clusters": 1, "weights.lr": 1e-2},
+    "codid_one_cluster_aligned": CALM | {"discovery.n_clusters": 1, "weights.lr": 1e-2, "splits.weight_alignment": 3.0},
+    "codid_weights_1e-2": CALM | {"weights.lr": 1e-2},
+    "codid_early": CALM | {"discovery.start": 2},
+    "codid_ascend": CALM | {"weights.direction": "ascend"},
+    "codid_weights_1e-4": CALM | {"weights.lr": 1e-4},
+    "codid_unscaled": CALM | {"weights.scale": "none"},  # the sigmoid's weights as they are
+    "codid_beta_1e-2": CALM | {"weights.step": 1e-2},  # the step of the virtual update, which is 1e-3 otherwise
+    "codid_beta_1e-4": CALM | {"weights.step": 1e-4},
+    "codid_every_epoch": CALM | {"discovery.every": 1},  # N_cl, which is 3 otherwise
     "km_true_counts": KM,
-    "km_true_counts_goes_on": KM | {"restart": False},  # without starting anew once labels are known
+    "km_true_counts_goes_on": KM | {"discovery.restart": False},  # without starting anew once labels are known
 }
 FIELDS = ("idea", "seed", "shift_1", "shift_2", "shift_3", "probe_a2", "discriminator", "clusters")
 FIELDS += ("nmi", "nmi_a2", "nmi_given_a2", "cpu_seconds")
@@ -93,6 +110,18 @@ class Quiet(Callback):
         self.bar.advance(self.task)
 
 
+def arguments_of(settings: dict[str, Any]) -> dict[str, Any]:
+    """CoDID's arguments: each part is made of its settings, `alignment.lr` being a setting of the alignment."""
+    made = {key: value() if callable(value) else value for key, value in settings.items()}
+    plain = {key: value for key, value in made.items() if "." not in key}
+    of: dict[str, dict[str, Any]] = {part: {} for part in ("alignment", *PARTS)}
+    for key in made.keys() - plain.keys():
+        part, _, name = key.partition(".")
+        of[part][name] = made[key]
+    found = {part: kind(**of[part]) for part, kind in PARTS.items()} | plain
+    return found | {"alignment": DiscriminatorAlignment(**of["alignment"], weights=found.pop("weights"))}
+
+
 def train(settings: dict[str, Any] | None, root: Path, seed: int, callback: Callback) -> tuple[Any, CMNIST, dict]:
     """A trained model (BASE without settings), its data and what it logged last."""
     seed_everything(seed, verbose=False)
@@ -101,8 +130,7 @@ def train(settings: dict[str, Any] | None, root: Path, seed: int, callback: Call
     if settings is None:
         model: Any = Base(*facts)
     else:
-        made = {key: value() if callable(value) else value for key, value in (COMMON | settings).items()}
-        model = CoDID(*facts, **made)
+        model = CoDID(*facts, **arguments_of(COMMON | settings))
     trainer = Trainer(
         max_epochs=EPOCHS,
         accelerator="cpu",

@@ -37,9 +37,9 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from codid_lightning import Base
-from codid_lightning.callbacks.statistics import SettledStatistics
-from codid_lightning.cli import CLI
-from codid_lightning.console import quiet
+from codid_lightning.methods.batchnorm import RecomputeBatchNorm
+from codid_lightning.training import build, fit, quiet
+from codid_lightning.training.config import parse
 from datamodules import CMNIST
 from datamodules.base import AttributeDataset, EpochBatches, stack_columns
 
@@ -137,7 +137,7 @@ class BareLoop:
     @torch.no_grad()
     def settle(self) -> None:
         """Mean BatchNorm statistics of some batches under the weights as they are now."""
-        encoder, count = self.model.encoder, SettledStatistics().batches
+        encoder, count = self.model.encoder, RecomputeBatchNorm().batches
         layers = [layer for layer in encoder.modules() if isinstance(layer, nn.BatchNorm1d)]
         momentum = layers[0].momentum
         for layer in layers:
@@ -184,9 +184,10 @@ def measured(method: str, samples: int, root: Path, select: bool = False) -> Tur
         "--trainer.accelerator=cpu",
     ]
     if method == "codid":
-        arguments += ["--model.clusterer=TrueModes", "--model.pretrain_epochs=0", "--model.cluster_every=null"]
+        arguments += ['--model.discovery={"clusterer": {"class_path": "TrueModes"}, "start": 0, "every": null}']
     with quiet(), Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
-        run = CLI.run(["fit", *arguments])
+        run = build(parse(arguments))
+        fit(run)
     turns: Any = next(c for c in run.trainer.callbacks if type(c).__name__ == "Turns")
     return turns  # type: ignore[no-any-return]
 

@@ -26,9 +26,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from codid_lightning import CoDID
-from codid_lightning.callbacks.mode_discovery import ModeDiscovery
-from codid_lightning.callbacks.stopping import StopOnSignal
-from codid_lightning.module import DisentanglementModule
+from codid_lightning.methods.base import DisentanglementModule
+from codid_lightning.methods.codid.discovery import ModeDiscovery
+from codid_lightning.training.callbacks.stopping import StopOnSignal
 from tests.faults.victims import CODID, assert_same_end, logged, run, run_ranks
 
 EPOCHS, BATCHES, SAMPLES = 4, 14, 16  # of the runs: epochs (pre-training, first clusters, split, merge), batches, size

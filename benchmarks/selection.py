@@ -18,21 +18,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from codid_lightning.analysis.evaluation import encode, load_run
+from codid_lightning.analysis.modes import SLOTS
+from codid_lightning.analysis.tables.scores import Run, load_runs
 from codid_lightning.clustering import DPGMM, ModesPerValue
-from codid_lightning.discovered import SLOTS
-from codid_lightning.evaluation import encode, load_run
-from codid_lightning.methods.propensity import propensity
+from codid_lightning.methods.codid.parts.propensity import propensity
 from codid_lightning.metrics.groups import group_accuracies, worst_group_accuracy
-from codid_lightning.report.scores import Run, load_runs
 from datamodules.base import AttributeDataset
 
-SMALLEST_CELL = 10  # samples; fewer say too little
+MIN_CELL_SIZE = 10  # samples; fewer say too little
 
 
 @torch.no_grad()
 def contents(model: Any, data: AttributeDataset) -> Tensor:
     """What of each sample is left without its a_2, (N, p)."""
-    return torch.cat([model.symmetrised_latent(data[index]["x"]) for index in torch.arange(len(data)).split(500)])
+    latent = model.counterfactuals.symmetrised_latent
+    return torch.cat([latent(data[index]["x"]) for index in torch.arange(len(data)).split(500)])
 
 
 def clusters(model: Any, train: AttributeDataset, validation: AttributeDataset) -> Tensor:
@@ -59,9 +60,9 @@ def rows(runs: list[Run], dataset: str, seed: int) -> list[dict[str, Any]]:
         predicted = encode(load_run([str(run.directory)]).model, validation).predicted[:, 0]
         row: dict[str, Any] = {"dataset": dataset, "seed": seed, "method": method, "val": run.metrics["val/acc"]}
         for name, groups in (("a1_a2", a[:, 0] * 100 + a[:, 1]), ("c1_a2", found * 100 + a[:, 1])):
-            enough = [acc for acc, n in group_accuracies(predicted, a[:, 0], groups).values() if n >= SMALLEST_CELL]
+            enough = [acc for acc, n in group_accuracies(predicted, a[:, 0], groups).values() if n >= MIN_CELL_SIZE]
             row[f"balanced_{name}"] = sum(enough) / len(enough)
-            row[f"worst_{name}"] = worst_group_accuracy(predicted, a[:, 0], groups, min_samples=SMALLEST_CELL)
+            row[f"worst_{name}"] = worst_group_accuracy(predicted, a[:, 0], groups, min_samples=MIN_CELL_SIZE)
         table.append({**row, "test3": run.metrics["test3/acc"]})
     return table
 

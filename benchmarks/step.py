@@ -1,6 +1,6 @@
 """One CoDID step at the paper's CMNIST setting, part by part, in units of its inform step.
 
-    python benchmarks/step.py [--repeats 40] [--clusters 10] [--exact]
+    python benchmarks/step.py [--repeats 40] [--clusters 10]
 
 All parts are measured in turns within one process, by CPU time on one thread, so that ratios hold on a busy machine.
 Then come how the step grows with the number of clusters, and what a refinement every five epochs adds to training. The
@@ -23,9 +23,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from codid_lightning import Base, CoDID
-from codid_lightning.callbacks.mode_discovery import ModeDiscovery
 from codid_lightning.clustering import DPGMM, Clustering, ModesPerValue
-from codid_lightning.networks.statistics import resting_statistics
+from codid_lightning.methods.codid.discovery import ModeDiscovery
+from codid_lightning.methods.codid.target import View
+from codid_lightning.nn.statistics import frozen_running_stats
 from datamodules.base import AttributeDataset, Batch, EpochBatches
 
 SHAPE, SIZES, SAMPLES, BATCH, N_CL = (3, 28, 28), (2, 2), 29000, 128, 5
@@ -43,7 +44,7 @@ def attached(module: Any) -> Any:
 
 def module_epoch(module: Any) -> int:
     """An epoch in which clusters are in use."""
-    return getattr(module, "pretrain_epochs", 0)
+    return module.discovery.start if isinstance(module, CoDID) else 0
 
 
 def clustered(module: CoDID, a: torch.Tensor, clusters: int) -> CoDID:
@@ -60,7 +61,7 @@ def clustered(module: CoDID, a: torch.Tensor, clusters: int) -> CoDID:
         share=torch.ones(values, slots), means=centres.mean(2), sub_means=centres,
         sub_probs=torch.full((len(a), 2), 0.5), moves=(),
     )  # fmt: skip
-    module.adopt(target, found, torch.ones(values, slots))
+    module.adopt(target, found)
     module.generator = torch.Generator().manual_seed(0)
     return module
 
@@ -74,35 +75,37 @@ def seconds(work: Callable[[], Any]) -> float:
 
 def parts_of(module: CoDID, base: Base) -> dict[str, Callable[[Batch], float]]:
     """CPU seconds of BASE's step, of each part of CoDID's, and of the whole, given a batch."""
+    alignment: Any = module.alignment
+    splits: Any = module.splits
 
     def base_step(batch: Batch) -> None:
         base.training_step(batch, 0)
 
-    def later(part: str, batch: Batch) -> float:
+    def later(part: Callable[[CoDID, list[View]], None], batch: Batch) -> float:
         """Bring the step to where `part` begins, then measure it."""
-        with resting_statistics(module.encoder):
+        with frozen_running_stats(module.encoder):
             views = module.views(module.encode(batch["x"]).z, batch)
-            return seconds(lambda: getattr(module, part)(views))
+            return seconds(lambda: part(module, views))
 
     def coordinate(batch: Batch) -> float:
         """The encoder's pass serves these two steps and counts with them."""
-        with resting_statistics(module.encoder):
+        with frozen_running_stats(module.encoder):
             encoding: list[Any] = []
             passed = seconds(lambda: encoding.append(module.encode(batch["x"])))
             views = module.views(encoding[0].z, batch)
 
             def both() -> None:
-                pairs = module.marginals(views)
-                module.weigh(batch, encoding[0], views, pairs)
-                module.disentangle(encoding[0], views, pairs)
+                pairs = alignment.shuffled_pairs(module, views)
+                alignment.weigh(module, batch, encoding[0], views, pairs)
+                alignment.disentangle(module, encoding[0], views, pairs)
 
             return passed + seconds(both)
 
     return {
         "base": lambda batch: seconds(lambda: base_step(batch)),
         "inform": lambda batch: seconds(lambda: module.inform(batch)),
-        "subcluster": lambda batch: later("subcluster", batch),
-        "discriminate": lambda batch: later("discriminate", batch),
+        "subcluster": lambda batch: later(splits.step, batch),
+        "discriminate": lambda batch: later(alignment.discriminate, batch),
         "weigh + disentangle": coordinate,
         "codid": lambda batch: seconds(lambda: module.training_step(batch, 0)),
     }
@@ -132,15 +135,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=40)
     parser.add_argument("--clusters", type=int, default=10, help="over both values")
-    parser.add_argument("--exact", action="store_true", help="measure the path of automatic differentiation")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     a = torch.stack([torch.randint(size, (SAMPLES,)) for size in SIZES], dim=1)
     base = attached(Base(SHAPE, SIZES, reconstruction=1.1))
-    module, few, many = (
-        clustered(attached(CoDID(SHAPE, SIZES, exact=options.exact)), a, k) for k in (options.clusters, FEW, MANY)
-    )
+    module, few, many = (clustered(attached(CoDID(SHAPE, SIZES)), a, k) for k in (options.clusters, FEW, MANY))
     parts = parts_of(module, base)
     parts |= {f"codid, {k} clusters": parts_of(m, base)["codid"] for k, m in ((FEW, few), (MANY, many))}
     turns = []

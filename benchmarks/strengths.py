@@ -19,8 +19,8 @@ from pathlib import Path
 
 import yaml
 
-from codid_lightning.cli import main as codid
-from codid_lightning.runs import RESULT, read_result
+from codid_lightning.cli.main import main as codid
+from codid_lightning.training.runs import RESULT, read_result
 
 EPOCHS = {"colored_digits": 25}
 TOLERANCE = 0.01
@@ -30,7 +30,7 @@ SCORES = ("val/acc", "val/worst_acc")
 
 def decades(method: str) -> list[float]:
     """The powers of ten in a method's search space."""
-    space = yaml.safe_load(Path(f"configs/spaces/{method}.yaml").read_text())[KEY]
+    space = yaml.safe_load(Path(f"configs/baselines/{method}.yaml").read_text())["space"][KEY]
     return [10.0**e for e in range(round(log10(space["low"])), round(log10(space["high"])) + 1)]
 
 

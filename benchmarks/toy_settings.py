@@ -25,9 +25,8 @@ import torch
 from rows import append_row, rows_of
 from torch import Tensor
 
-from codid_lightning.benchmark import method_configs
-from codid_lightning.cli import CLI
-from codid_lightning.console import quiet
+from codid_lightning.experiments.matrix import method_configs
+from codid_lightning.training import Run, build, quiet
 from datamodules import Toy, ToyFourAttributes
 from datamodules.correlated import anticorrelated
 from datamodules.toy import joint_distribution, solve_couplings
@@ -37,7 +36,11 @@ TRAINED = {"toy": 5400, "toy_nine_modes": 8100, "toy_four_attributes": 9000}
 MODES = {"toy": 6, "toy_nine_modes": 9}
 COMPARED_NOISE = 0.15  # of four attributes when settings were compared; their data have 0.1 since
 Setting = tuple[str, str, Mapping[str, Any]]  # data set, method, keys of the model (or part.key), values
-WIDER = {"clusterer.init_args.psi_scale": 0.1, "weight_lr": 1e-3}  # a wider prior, and a faster weight net
+WEIGHT_LR, STRENGTH = "alignment.init_args.weights.lr", "alignment.init_args.strength"
+WEIGHT_SCALE, MODE_LOSS = "alignment.init_args.weights.scale", "mode_loss.init_args.weight"
+START, EVERY, CLUSTERS = (f"discovery.init_args.{name}" for name in ("start", "every", "n_clusters"))
+PRIOR_SCALE = "discovery.init_args.clusterer.init_args.psi_scale"
+WIDER = {PRIOR_SCALE: 0.1, WEIGHT_LR: 1e-3}  # a wider prior, and a faster weight net
 FOUR, TWO = "toy_four_attributes", "toy"
 SETTINGS: dict[str, Setting] = {
     # Four attributes: the budget, with BASE and the true modes, then what CoDID is given.
@@ -50,16 +53,16 @@ SETTINGS: dict[str, Setting] = {
     "four_t_40_epochs_4e-3": (FOUR, "t", {"trainer.max_epochs": 40, "lr": 4e-3}),
     "four_t_d32": (FOUR, "t", {"latent_dim": 32}),
     "four_codid": (FOUR, "codid", {}),
-    "four_codid_every_epoch": (FOUR, "codid", {"cluster_every": 1}),
-    "four_codid_weights_1e-4": (FOUR, "codid", {"weight_lr": 1e-4}),
-    "four_codid_weights_1e-3": (FOUR, "codid", {"weight_lr": 1e-3}),
-    "four_codid_weights_1e-3_unscaled": (FOUR, "codid", {"weight_lr": 1e-3, "weight_scale": "none"}),
-    "four_codid_weights_1e-3_every_epoch": (FOUR, "codid", {"weight_lr": 1e-3, "cluster_every": 1}),
+    "four_codid_every_epoch": (FOUR, "codid", {EVERY: 1}),
+    "four_codid_weights_1e-4": (FOUR, "codid", {WEIGHT_LR: 1e-4}),
+    "four_codid_weights_1e-3": (FOUR, "codid", {WEIGHT_LR: 1e-3}),
+    "four_codid_weights_1e-3_unscaled": (FOUR, "codid", {WEIGHT_LR: 1e-3, WEIGHT_SCALE: "none"}),
+    "four_codid_weights_1e-3_every_epoch": (FOUR, "codid", {WEIGHT_LR: 1e-3, EVERY: 1}),
     "four_codid_wider": (FOUR, "codid", WIDER),
-    "four_codid_wider_one_cluster": (FOUR, "codid", WIDER | {"n_clusters": 1, "pretrain_epochs": 1}),
-    "four_codid_wider_three_clusters": (FOUR, "codid", WIDER | {"n_clusters": 3}),
-    "four_codid_wider_3_epochs": (FOUR, "codid", WIDER | {"pretrain_epochs": 3}),
-    "four_codid_wider_mode_prediction_0.3": (FOUR, "codid", WIDER | {"mode_prediction": 0.3}),
+    "four_codid_wider_one_cluster": (FOUR, "codid", WIDER | {CLUSTERS: 1, START: 1}),
+    "four_codid_wider_three_clusters": (FOUR, "codid", WIDER | {CLUSTERS: 3}),
+    "four_codid_wider_3_epochs": (FOUR, "codid", WIDER | {START: 3}),
+    "four_codid_wider_mode_prediction_0.3": (FOUR, "codid", WIDER | {MODE_LOSS: 0.3}),
     "four_codid_wider_4e-3": (FOUR, "codid", WIDER | {"lr": 4e-3}),
     "four_base_noise_0.1": (FOUR, "base", {"data.noise": 0.1}),
     "four_t_noise_0.1": (FOUR, "t", {"data.noise": 0.1}),
@@ -78,13 +81,13 @@ SETTINGS: dict[str, Setting] = {
     "toy_t": (TWO, "t", {}),
     "toy_t_2e-3": (TWO, "t", {"lr": 2e-3}),
     "toy_t_3e-3": (TWO, "t", {"lr": 3e-3}),
-    "toy_t_strength_1": (TWO, "t", {"strength": 1}),
-    "toy_t_strength_4": (TWO, "t", {"strength": 4}),
+    "toy_t_strength_1": (TWO, "t", {STRENGTH: 1}),
+    "toy_t_strength_4": (TWO, "t", {STRENGTH: 4}),
     "toy_codid": (TWO, "codid", {}),
-    "toy_codid_weights_1e-3": (TWO, "codid", {"weight_lr": 1e-3}),
-    "toy_codid_weights_1e-3_strength_1": (TWO, "codid", {"weight_lr": 1e-3, "strength": 1}),
-    "toy_codid_weights_1e-3_strength_4": (TWO, "codid", {"weight_lr": 1e-3, "strength": 4}),
-    "toy_codid_weights_1e-3_six_clusters": (TWO, "codid", {"weight_lr": 1e-3, "n_clusters": 6}),
+    "toy_codid_weights_1e-3": (TWO, "codid", {WEIGHT_LR: 1e-3}),
+    "toy_codid_weights_1e-3_strength_1": (TWO, "codid", {WEIGHT_LR: 1e-3, STRENGTH: 1}),
+    "toy_codid_weights_1e-3_strength_4": (TWO, "codid", {WEIGHT_LR: 1e-3, STRENGTH: 4}),
+    "toy_codid_weights_1e-3_six_clusters": (TWO, "codid", {WEIGHT_LR: 1e-3, CLUSTERS: 6}),
     "toy_a_cmi_10": (TWO, "a_cmi", {"strength": 10, "adversary_lr": 1e-3}),
     "toy_a_cmi_100": (TWO, "a_cmi", {"strength": 100, "adversary_lr": 1e-3}),
     "toy_a_cmi_1000": (TWO, "a_cmi", {"strength": 1000, "adversary_lr": 1e-3}),
@@ -97,18 +100,16 @@ FIELDS = ("setting", "seed", *SHIFTS, *(f"a2_{name}" for name in SHIFTS), "modes
 FIELDS += ("cpu_seconds",)
 
 
-def train(setting: Setting, seed: int) -> CLI:
+def train(setting: Setting, seed: int) -> Run:
     """A trained model with its data."""
     dataset, method, changes = setting
     keys = {f"data.init_args.{key}": value for key, value in {**data_of(dataset), "seed": seed}.items()}
     keys |= {config_key(key): value for key, value in changes.items()}
-    arguments = [part for file in method_configs(dataset, method) for part in ("-c", file)]
-    arguments += [f"--{key}={value}" for key, value in keys.items()]
-    arguments += [f"--seed_everything={seed}", "--trainer.accelerator=cpu", "--trainer.limit_val_batches=0"]
-    arguments += ["--trainer.enable_progress_bar=false", "--trainer.enable_checkpointing=false"]
-    cli = CLI.run(arguments, run=False)
-    cli.trainer.fit(cli.model, datamodule=cli.datamodule)
-    return cli
+    keys |= {"seed_everything": seed, "trainer.accelerator": "cpu", "trainer.limit_val_batches": 0}
+    keys |= {"trainer.enable_progress_bar": False, "trainer.enable_checkpointing": False}
+    run = build(*method_configs(dataset, method), keys, record=False)
+    run.trainer.fit(run.module, datamodule=run.data)
+    return run
 
 
 def config_key(key: str) -> str:
@@ -137,9 +138,9 @@ def importance(data: Toy | ToyFourAttributes, mode: Tensor, a: Tensor) -> Tensor
 
 
 @torch.no_grad()
-def judge(cli: CLI) -> dict[str, float]:
+def judge(run: Run) -> dict[str, float]:
     """Estimated accuracies of a_1 and, where it is to be disentangled, a_2 on the three tests."""
-    model, data = cli.model.eval(), cli.datamodule
+    model, data = run.module.eval(), run.data
     samples = data.datasets["val"]
     z = torch.cat([model(samples[rows]["x"]) for rows in torch.arange(len(samples)).split(8192)])
     weight = importance(data, samples.mode, samples.a)
@@ -155,9 +156,9 @@ def measure(name: str, seed: int) -> dict[str, Any]:
     """One row."""
     start = time.process_time()
     with quiet():
-        cli = train(SETTINGS[name], seed)
-    row: dict[str, Any] = {"setting": name, "seed": seed, **judge(cli)}
-    logged = {key: float(value) for key, value in cli.trainer.callback_metrics.items()}
+        run = train(SETTINGS[name], seed)
+    row: dict[str, Any] = {"setting": name, "seed": seed, **judge(run)}
+    logged = {key: float(value) for key, value in run.trainer.callback_metrics.items()}
     known = {"modes": "modes/nmi", "a2_modes": "modes/a2/nmi", "discriminator": "train/discriminator"}
     row |= {field: logged[key] for field, key in known.items() if key in logged}
     row |= {"discriminator": logged["train/adversary"]} if "train/adversary" in logged else {}

@@ -62,7 +62,7 @@ def pretrained(root: Path, seed: int, reconstruction: float) -> tuple[np.ndarray
     facts = (data.input_shape, data.attribute_sizes, data.test_names, data.test_attributes)
     model = Base(*facts, reconstruction=reconstruction)
     trainer = Trainer(
-        max_epochs=COMMON["pretrain_epochs"],
+        max_epochs=COMMON["discovery.start"],
         accelerator="cpu",
         logger=False,
         enable_checkpointing=False,

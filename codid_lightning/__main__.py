@@ -2,7 +2,7 @@
 
 import sys
 
-from codid_lightning.cli import main
+from codid_lightning.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""The data contract: what a batch holds, and loaders that are fast, sharded and exactly resumable."""
+"""The content of a batch, and loaders that are fast, divided over ranks and exactly resumable."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
+FACTS = ("input_shape", "attribute_sizes", "test_names", "test_attributes")  # what a method is told about its data
+
 
 class DataError(ValueError):
-    """The data cannot be used as it is; the message names the file or config key and the remedy."""
+    """The data cannot be used; the message names the file or config key and the fix."""
 
 
 class Batch(TypedDict):
-    """What every loader yields and every method reads."""
+    """The batch of every loader, and the input of every method."""
 
     x: Tensor  # (B, *input_shape)
     a: Tensor  # (B, Q) attribute labels; column 0 is the attribute to disentangle
@@ -30,14 +32,14 @@ class Batch(TypedDict):
 
 
 class AttributeDataset(Dataset[Batch]):
-    """Tensors with their attributes, indexed by whole batches.
+    """Tensors with their attributes, indexed by batches.
 
     Args:
-        x: Inputs, (N, *input_shape); any dtype if `transform` makes floats of it.
+        x: Inputs, (N, *input_shape); any dtype if `transform` converts it to floats.
         a: Attribute labels, (N, Q).
-        mode: True modes, (N, Q); None where nothing is known.
-        transform: Turns an indexed batch of `x` into model inputs, so that large sets may rest as bytes.
-        rows: Where the samples stand in the user's file, (N,); None for data sets that are not one file.
+        mode: True modes, (N, Q); None if they are unknown.
+        transform: Converts an indexed batch of `x` to model inputs, so that large sets can be stored as bytes.
+        rows: Rows of the samples in the user's file, (N,); None for data sets that are not one file.
     """
 
     def __init__(
@@ -62,8 +64,8 @@ class AttributeDataset(Dataset[Batch]):
         return Batch(x=x, a=self.a.index_select(0, index), mode=self.mode.index_select(0, index), index=index)
 
     def inputs(self, index: Tensor) -> Tensor:
-        """Model inputs of the samples `index`; override to compose inputs on the fly."""
-        x = self.x.index_select(0, index)  # copies rows at once; `x[index]` takes almost twice as long
+        """Model inputs of the samples `index`; override it to compose inputs for each batch."""
+        x = self.x.index_select(0, index)  # `x[index]` takes almost twice as long
         return x if self.transform is None else self.transform(x)
 
     def subset(self, keep: Tensor) -> AttributeDataset:
@@ -75,9 +77,9 @@ class AttributeDataset(Dataset[Batch]):
 class EpochBatches(DistributedSampler[Any]):
     """Index batches whose order is a pure function of (seed, epoch), split over ranks without padding.
 
-    A rank takes every `world`-th sample of a global batch of up to `batch_size * world`, so no sample is lost or
-    doubled. Training batches of an epoch are of the same size to within one sample: through BatchNorm, a small
-    remainder would jolt the networks at the end of every epoch, right before they are evaluated. It derives from
+    A rank takes every `world`-th sample of a global batch of up to `batch_size * world`, so that no sample is lost or
+    used twice. The sizes of training batches differ by at most one sample: through BatchNorm, a small last batch would
+    disturb the networks at the end of every epoch, just before the evaluation. The class derives from
     `DistributedSampler` so that Lightning neither replaces nor wraps it.
     """
 
@@ -87,7 +89,7 @@ class EpochBatches(DistributedSampler[Any]):
         self.size, self.batch_size, self.shuffle, self.seed = size, batch_size, shuffle, seed
         self.rank, self.world = rank, world
         self.epoch = 0
-        self.start = 0  # first batch of the next pass only: where an interrupted epoch goes on
+        self.start = 0  # first batch of the next pass, to continue an interrupted epoch; 0 again after that pass
 
     def __len__(self) -> int:
         return len(self.bounds())
@@ -101,12 +103,12 @@ class EpochBatches(DistributedSampler[Any]):
             yield order[low : high : self.world] if self.shuffle else order[low:high]
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the next pass."""
+        """Set the epoch, which determines the order of the next pass."""
         self.epoch = epoch
 
     def bounds(self) -> list[tuple[int, int]]:
-        """Where each of this rank's batches begins and ends in the epoch's order."""
-        if not self.shuffle:  # evaluation: contiguous shares, all samples, any batch size
+        """First and last position of each of this rank's batches in the order of the epoch."""
+        if not self.shuffle:  # evaluation: all samples, contiguous shares
             low, high = (self.size * r // self.world for r in (self.rank, self.rank + 1))
             return [(i, min(i + self.batch_size, high)) for i in range(low, high, self.batch_size)]
         count = -(-self.size // (self.batch_size * self.world))
@@ -117,7 +119,7 @@ class EpochBatches(DistributedSampler[Any]):
 
 
 class BatchLoader(DataLoader[Batch]):
-    """A loader whose sampler yields whole batches: without worker processes, nothing stands around the data set."""
+    """A loader whose sampler yields whole batches; without worker processes it only indexes the data set."""
 
     def __iter__(self) -> Any:
         if self.num_workers or self.batch_sampler is not None:
@@ -126,7 +128,7 @@ class BatchLoader(DataLoader[Batch]):
 
 
 def seed_of(*keys: int) -> int:
-    """One seed from several integers; any change of any of them gives an unrelated stream."""
+    """One seed from several integers; seeds of different integers are unrelated."""
     state = 0x9E3779B97F4A7C15
     for key in keys:
         state = ((state ^ (key & 0xFFFFFFFF)) * 0xD1342543DE82EF95 + 0x2545F4914F6CDD1D) % 2**63
@@ -139,26 +141,27 @@ def seeded_generator(*keys: int) -> torch.Generator:
 
 
 class AttributeDataModule(LightningDataModule, ABC):
-    """Loaders over `AttributeDataset`s. A data set states its facts and writes `build`.
+    """Loaders over `AttributeDataset`s. A data set sets the class attributes and implements `build`.
 
     Args:
-        root: Folder that holds (or receives) the data.
+        root: Folder of the data, also for downloads.
         batch_size: Samples per device and step.
         num_workers: Loader processes; in-memory sets are fastest with 0.
-        seed: Of everything drawn here: splits, correlations, noise, order. Independent of the global seed, so
-            that all methods and ranks see the same data.
-        on_bad_values: What to do with samples holding NaN or infinity: stop with an error, drop them, or
-            replace the values by 0 after scaling.
+        seed: Of splits, correlations, noise and order. It is independent of the global seed, so that all methods and
+            ranks have the same data.
+        on_bad_values: Samples with NaN or infinity raise an error, are dropped, or (`impute`) get 0 for these values
+            after scaling.
     """
 
+    title: ClassVar[str]  # the name in tables and figures
     input_shape: tuple[int, ...]
     attribute_names: tuple[str, ...]
     value_names: tuple[tuple[str, ...], ...]  # names of the values of each attribute
     mode_sizes: tuple[tuple[int, ...] | None, ...]  # modes under each value of each attribute, None if unknown
-    mode_names: tuple[str, ...] = ()  # of the first attribute's modes, where they have names
+    mode_names: tuple[str, ...] = ()  # names of the modes of the first attribute, if they have names
     test_names: tuple[str, ...] = ("test1", "test2", "test3")
     test_attributes: tuple[int, ...]  # attributes whose test values also occur in training
-    groups: ClassVar[int] = 0  # leave-one-group-out folds; 0 where the protocol has none
+    groups: ClassVar[int] = 0  # number of leave-one-group-out folds; 0 for other protocols
 
     def __init__(
         self,
@@ -170,7 +173,7 @@ class AttributeDataModule(LightningDataModule, ABC):
     ) -> None:
         super().__init__()
         if batch_size < 2:
-            raise DataError(f"data.batch_size is {batch_size}; BatchNorm needs at least 2 samples per step")
+            raise DataError(f"data.batch_size is {batch_size}; set it to 2 or more, which BatchNorm needs.")
         self.root, self.batch_size, self.num_workers, self.seed = root, batch_size, num_workers, seed
         self.on_bad_values = on_bad_values
         self.datasets: dict[str, AttributeDataset] = {}
@@ -181,43 +184,48 @@ class AttributeDataModule(LightningDataModule, ABC):
         return tuple(len(names) for names in self.value_names)
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """What a method's constructor takes from the data: `CoDID(**data.facts)`."""
+        return {name: getattr(self, name) for name in FACTS}
+
+    @property
     def origin(self) -> str:
-        """Where the data come from, for messages."""
+        """The place of the data, for messages."""
         return f"the files below {self.root} (data.root)"
 
     @abstractmethod
     def build(self) -> dict[str, AttributeDataset]:
-        """The splits `train`, `val` and one per test name."""
+        """The splits: `train`, `val` and one per test name."""
 
     def setup(self, stage: str | None = None) -> None:
-        """Build and check all splits once; later stages reuse them."""
+        """Build and check all splits, once for all stages."""
         if not self.datasets:
             self.datasets = {name: self._checked(name, data) for name, data in self.build().items()}
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Shuffled training batches, continuing where an interrupted epoch stopped."""
+        """Shuffled training batches; an interrupted epoch continues at the batch where it stopped."""
         sampler = self._sampler("train", shuffle=True)
         if self.trainer is not None:
             _continue_epoch(sampler, self.trainer)
         return self._loader("train", sampler)
 
     def encode_dataloader(self) -> DataLoader[Batch]:
-        """The training set in index order, each rank its share: what mode discovery encodes."""
+        """This rank's share of the training set in index order, for mode discovery."""
         return self._loader("train", self._sampler("train", shuffle=False))
 
     def some_batches(self, count: int) -> Iterator[Batch]:
-        """Up to `count` random training batches, always the same, each rank its share."""
+        """This rank's share of up to `count` random training batches; the same in every call."""
         sampler = self._sampler("train", shuffle=True)
         sampler.set_epoch(-1)  # an order that no epoch has
         for index in itertools.islice(sampler, count):
             yield self.datasets["train"][index]
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        """Only where there is somewhere to go."""
+        """Move the batch, unless the device is the CPU."""
         return batch if device.type == "cpu" else super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def val_dataloader(self) -> DataLoader[Batch]:
-        """Validation batches; they carry the training correlations."""
+        """Validation batches, with the correlations of the training set."""
         return self._loader("val", self._sampler("val", shuffle=False))
 
     def test_dataloader(self) -> list[DataLoader[Batch]]:
@@ -229,7 +237,7 @@ class AttributeDataModule(LightningDataModule, ABC):
         return self.test_dataloader()
 
     def state_dict(self) -> dict[str, Any]:
-        """What outputs mean, the names of attributes and values; and what was trained on, to go on with the same."""
+        """Names of attributes and values, and a fingerprint of the training samples."""
         return {
             "attribute_names": list(self.attribute_names),
             "value_names": [list(v) for v in self.value_names],
@@ -237,7 +245,7 @@ class AttributeDataModule(LightningDataModule, ABC):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refuse data whose labels mean something else than the checkpoint's, or to go on with other samples."""
+        """Raise if the names differ from the checkpoint's, or if training would continue with other samples."""
         self.refuse_other_labels(state_dict)
         fitting = self.trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
         trained_on = self._fingerprint()
@@ -248,7 +256,7 @@ class AttributeDataModule(LightningDataModule, ABC):
             )
 
     def refuse_other_labels(self, state_dict: dict[str, Any]) -> None:
-        """Refuse to be used with a model that was trained on data with this state, unless labels mean the same."""
+        """Raise if the names of attributes or values differ from those of a checkpoint's data."""
         own = AttributeDataModule.state_dict(self)  # a data set may keep more
         del own["trained_on"]
         kept = {key: state_dict.get(key) for key in own}
@@ -259,7 +267,7 @@ class AttributeDataModule(LightningDataModule, ABC):
             )
 
     def _fingerprint(self) -> str | None:
-        """Of the training samples: all labels, and the inputs at a hundred places."""
+        """A hash of all labels and of a hundred inputs of the training set."""
         if "train" not in self.datasets:
             return None
         data = self.datasets["train"]
@@ -312,7 +320,7 @@ class AttributeDataModule(LightningDataModule, ABC):
             )
 
     def _finite(self, split: str, data: AttributeDataset) -> AttributeDataset:
-        if torch.isfinite(data.x.sum()):  # one pass in the usual case; a sum that overflows is looked at below
+        if torch.isfinite(data.x.sum()):  # a finite sum is a fast check
             return data
         bad = ~torch.isfinite(data.x).flatten(1).all(1)
         if not bad.any():
@@ -328,12 +336,12 @@ class AttributeDataModule(LightningDataModule, ABC):
         raise DataError(
             f"{type(self).__name__}: {int(bad.sum())} of {len(data)} samples of `{split}` hold NaN or infinity "
             f"(first {_first(data, bad)}); clean {self.origin}, or set "
-            " data.on_bad_values to `drop` or `impute`."
+            "data.on_bad_values to `drop` or `impute`."
         )
 
 
 def _as_it_is(batch: Any) -> Any:
-    """What a data set gives for a batch of indices is a batch."""
+    """Return the batch as it is: the data set has already put it together."""
     return batch
 
 
@@ -342,16 +350,16 @@ def _imputed(transform: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def _first(data: AttributeDataset, bad: Tensor) -> str:
-    """Where the first few bad samples stand: rows of the user's file, or indices of the split."""
+    """The first few bad samples: rows of the user's file, or indices of the split."""
     found = bad.nonzero().flatten()[:5]
     return f"indices {found.tolist()}" if data.rows is None else f"rows {data.rows[found].tolist()}"
 
 
 def _continue_epoch(sampler: EpochBatches, trainer: Any) -> None:
-    """Point the sampler at the epoch and batch a restored fit loop is about to run.
+    """Set the sampler to the next epoch and batch of a restored fit loop.
 
-    Lightning builds this loader (and, with workers, its iterator) before it tells the sampler the epoch of a
-    restored run, so the epoch has to be read from the loop's own progress.
+    Lightning creates the loader (and, with workers, its iterator) before it sets the sampler's epoch of a restored run.
+    So the epoch is read from the progress of the loop.
     """
     loop = trainer.fit_loop
     epoch, batches = loop.epoch_progress.current.processed, loop.epoch_loop.batch_progress
@@ -364,12 +372,12 @@ def _continue_epoch(sampler: EpochBatches, trainer: Any) -> None:
 
 
 def split_indices(size: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
-    """A random partition of `range(size)` into a rest and a share of `fraction`, each in increasing order."""
+    """A random partition of `range(size)`: the rest and a share of `fraction`, both in increasing order."""
     order = torch.randperm(size, generator=seeded_generator(seed))
     share = round(size * fraction)
     return order[share:].sort().values, order[:share].sort().values
 
 
 def stack_columns(columns: Sequence[Tensor]) -> Tensor:
-    """Label columns side by side, (N, Q)."""
+    """Label columns as one tensor, (N, Q)."""
     return torch.stack([c.long() for c in columns], dim=1)

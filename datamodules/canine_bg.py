@@ -68,6 +68,7 @@ class CanineBG(CorrelatedDataModule):
         test_fraction: Share of each breed's photos, and of the backgrounds, held out for the tests.
     """
 
+    title = "Canine-BG"
     attribute_names = ("use", "background")
     value_names = (("working", "pet"), ("indoors", "outdoors"))
     mode_names = tuple(name for _, name in BREEDS)
@@ -90,7 +91,7 @@ class CanineBG(CorrelatedDataModule):
         return Path(self.root) / "CanineBG"
 
     def prepare_data(self) -> None:
-        """Only looks: ImageNet and Places cannot be fetched without an account."""
+        """Check that the folder exists: ImageNet and Places cannot be downloaded without an account."""
         if not (self.path / "metadata.csv").is_file():
             raise DataError(
                 f"{self.path} has no metadata.csv. Build the folder from your ImageNet and Places copies with `codid "
@@ -99,7 +100,7 @@ class CanineBG(CorrelatedDataModule):
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """The rows of metadata.csv, checked against what the breeds should be."""
+        """The rows of metadata.csv, after a check of breeds, modes and uses."""
         self.prepare_data()
         file = self.path / "metadata.csv"
         try:
@@ -129,7 +130,7 @@ class CanineBG(CorrelatedDataModule):
         return Layers(read_images(dogs, size), read_images(masks, size, "L"), read_images(scenes, size))
 
     def load(self, train: bool) -> tuple[Tensor, Tensor]:
-        """Rows of the table with a flag that says whether they are held out, (N, 2), and their modes."""
+        """Rows of the table with a flag for held-out rows, (N, 2), and their modes."""
         modes = torch.tensor(self.table["m1"].to_numpy())
         held_out = torch.zeros(len(modes), dtype=torch.bool)
         for mode in range(len(BREEDS)):
@@ -138,7 +139,7 @@ class CanineBG(CorrelatedDataModule):
         return torch.stack([rows, held_out[rows].long()], dim=1), modes[rows]
 
     def render(self, raw: Tensor, a2: Tensor, generator: torch.Generator) -> Tensor:
-        """Pairs of a dog and a background (N, 2); backgrounds are held out with the dogs."""
+        """Pairs of a dog and a background (N, 2); held-out dogs get held-out backgrounds."""
         position = torch.rand(len(raw), generator=generator)
         pairs = torch.stack([raw[:, 0], torch.empty_like(a2)], dim=1)
         start = 0
@@ -152,7 +153,7 @@ class CanineBG(CorrelatedDataModule):
         return pairs
 
     def _held_out(self, candidates: Tensor, stream: int) -> Tensor:
-        """A random share of the candidates, the same whenever it is asked for."""
+        """A random share of the candidates, the same in every call."""
         order = torch.randperm(len(candidates), generator=seeded_generator(self.seed, 5, stream))
         count = min(max(1, round(len(candidates) * self.test_fraction)), len(candidates) - 1)
         return candidates[order[:count]].sort().values

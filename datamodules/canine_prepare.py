@@ -37,11 +37,11 @@ class Segmenter(Protocol):
     """Finds the dog in a photo."""
 
     def __call__(self, photo: Image.Image, breed: str) -> Mask:
-        """The dog's mask; raises `SegmentationError` where there is none."""
+        """The mask of the dog; raises `SegmentationError` if there is none."""
 
 
 class SamClip:
-    """SAM proposes masks, CLIP takes the one that looks most like "a photo of a {breed}".
+    """SAM proposes masks; CLIP chooses the one most similar to "a photo of a {breed}".
 
     Args:
         sam: Name or folder of a SAM model.
@@ -86,7 +86,7 @@ class SamClip:
 
 @dataclass(frozen=True)
 class Report:
-    """What a preparation left behind."""
+    """The result of a preparation."""
 
     prepared: int
     failed: list[tuple[str, str]]  # file and reason
@@ -103,8 +103,8 @@ def prepare(
 ) -> Report:
     """Write the folder that `CanineBG` reads.
 
-    An interrupted call goes on where it stopped: a photo is done once its mask is there, and photos that failed are
-    noted in `failed.csv`. `metadata.csv`, without which nothing loads the folder, is written last.
+    A repeated call continues an interrupted one: photos with a mask are done, and photos that failed are listed in
+    `failed.csv`. `metadata.csv`, which `CanineBG` needs, is written last.
 
     Args:
         imagenet: Folder with the synsets' folders (`n02096294`, ...), at any depth the public archives use.
@@ -112,8 +112,8 @@ def prepare(
         out: Folder to write.
         segmenter: Finds the dog in a photo.
         size: Side of the pictures written.
-        per_breed: Photos taken of each breed, at most.
-        per_scene: Backgrounds taken of each scene, at most.
+        per_breed: Largest number of photos of a breed.
+        per_scene: Largest number of backgrounds of a scene.
     """
     photos = [_photos(_breed_folder(imagenet, synset), per_breed) for synset, _ in BREEDS]
     for scene in SCENES:
@@ -183,7 +183,7 @@ def _prepare_photo(photo: Path, image: Path, mask: Path, breed: str, segmenter: 
 
 
 def _square_around(mask: Mask) -> tuple[int, int, int, int]:
-    """Left, top, right and bottom of a square with the dog in its middle; it may reach beyond the photo."""
+    """Left, top, right and bottom of a square with the dog in its centre; it may extend beyond the photo."""
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     if not len(rows):
         raise SegmentationError("the mask is empty")
@@ -199,7 +199,7 @@ def _crop(picture: Image.Image, box: tuple[int, int, int, int], size: int) -> Im
 
 
 def _cut_out(photo: Image.Image, mask: Mask) -> Image.Image:
-    """The dog alone on grey, as CLIP judges it."""
+    """The dog on grey, the input of CLIP."""
     alone = Image.composite(photo, Image.new("RGB", photo.size, (128, 128, 128)), Image.fromarray(mask))
     return alone.crop(_square_around(mask))
 

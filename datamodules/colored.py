@@ -1,4 +1,4 @@
-"""Colored images: grey pictures in red or blue, with a color that hides a correlation with their modes."""
+"""Colored images: grey pictures in red or blue; the color is correlated with the modes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _COLORS = torch.tensor([[1, 0, 0], [0, 0, 1]], dtype=torch.uint8)  # red, blue
 def square_occlusion(count: int, size: int, ratio: float, generator: torch.Generator) -> Tensor:
     """Coverage in [0, 1] of one randomly placed square per image, (count, size, size).
 
-    The square covers exactly `ratio` of the image's area wherever it lies: it need not meet the pixel grid, so
-    pixels on its border are covered in part.
+    The square covers exactly `ratio` of the image's area. It is not aligned with the pixels, so that pixels on its
+    border are partly covered.
     """
     side = size * ratio**0.5
     low = torch.rand(2, count, 1, generator=generator) * (size - side)
@@ -40,7 +40,7 @@ class ColoredDataModule(CorrelatedDataModule):
     """
 
     attribute_names = ("shape", "color")
-    transform = staticmethod(bytes_to_unit)  # images rest as bytes: a quarter of the memory
+    transform = staticmethod(bytes_to_unit)  # images are stored as bytes: a quarter of the memory
     classes: ClassVar[tuple[int, ...]]  # label of each mode in the source
 
     def __init__(self, noise: float = 0.2, min_brightness: float = 0.5, **kwargs: Any) -> None:
@@ -62,7 +62,7 @@ class ColoredDataModule(CorrelatedDataModule):
         mode_of_label = torch.full((int(labels.max()) + 1,), -1)
         for mode, label in enumerate(self.classes):
             if not (labels == label).any():
-                raise DataError(f"{type(self).__name__}: no image has the label {label} (mode {mode}).")
+                raise DataError(f"{type(self).__name__}: no image has the label {label} (mode {mode}); download again.")
             mode_of_label[label] = mode
         modes = mode_of_label[labels]
         return images[modes >= 0], modes[modes >= 0]
@@ -84,7 +84,7 @@ class _FromTorchvision(ColoredDataModule):
 
     @property
     def folder(self) -> Path:
-        """Where the idx files lie, as torchvision lays them out."""
+        """The folder of the idx files, as in torchvision."""
         return Path(self.root) / self.source.__name__ / "raw"
 
     def prepare_data(self) -> None:
@@ -109,13 +109,17 @@ class _FromTorchvision(ColoredDataModule):
                 "delete the folder and download again."
             ) from error
         if len(public.data) != len(public.targets):
-            raise DataError(f"{self.folder} has {len(public.data)} images but {len(public.targets)} labels.")
+            raise DataError(
+                f"{self.folder} has {len(public.data)} images but {len(public.targets)} labels; delete the folder and "
+                "download again."
+            )
         return self.of_modes(public.data, public.targets)
 
 
 class CMNIST(_FromTorchvision):
     """Colored MNIST: the parity of a digit, whose digit (the mode) correlates with its color."""
 
+    title = "CMNIST"
     source = torchvision.datasets.MNIST
     attribute_names = ("parity", "color")
     value_names = (("even", "odd"), ("red", "blue"))
@@ -131,6 +135,7 @@ class CMNIST(_FromTorchvision):
 class CFashionMNIST(_FromTorchvision):
     """Colored Fashion-MNIST: the style of clothing, whose category (the mode) correlates with its color."""
 
+    title = "CFashion-MNIST"
     source = torchvision.datasets.FashionMNIST
     attribute_names = ("style", "color")
     value_names = (("sporty", "chic"), ("red", "blue"))
@@ -146,9 +151,11 @@ class CFashionMNIST(_FromTorchvision):
 class ColoredDigits(ColoredDataModule):
     """CMNIST's construction on the 8 x 8 digits that come with scikit-learn: nothing to download.
 
-    The last third is held out for the tests. Samples seem to be ordered by writer, so it is mostly by other hands.
+    The last third is held out for the tests. Samples seem to be ordered by writer, so that most writers of the tests
+    are not in training.
     """
 
+    title = "Colored digits"
     input_shape = (3, 8, 8)
     attribute_names = CMNIST.attribute_names
     value_names = CMNIST.value_names

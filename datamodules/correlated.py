@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ Matrix = Sequence[Sequence[float]]
 
 
 def correlation_matrix(matrix: Matrix, num_modes: int, strength: float = 1.0) -> Tensor:
-    """P(a_2 | m_1) of shape (A_2, M), moved towards uniform: `strength` 1 keeps it, 0 decorrelates."""
+    """P(a_2 | m_1) of shape (A_2, M), mixed with the uniform distribution; `strength` is the share of P."""
     p = torch.tensor(matrix, dtype=torch.float64)
     if p.ndim != 2 or p.shape[1] != num_modes:
         raise DataError(f"P(a2|m1) must have one column per mode ({num_modes}), got shape {tuple(p.shape)}.")
@@ -46,31 +46,23 @@ class CorrelatedDataModule(AttributeDataModule):
     """Two attributes, modes under the first, the second drawn given the mode.
 
     Training and validation follow P(a_2 | m_1); test1 does too, test2 draws a_2 uniformly and test3 from 1 - P.
-    The three tests differ in a_2 alone: same held-out samples, same noise. A data set states `modes_per_value`
-    and `p_a2_given_mode` and writes `load` and `render`.
+    The three tests have the same held-out samples and the same noise; they differ only in a_2. A data set sets
+    `modes_per_value` and `p_a2_given_mode`, and implements `load` and `render`.
 
     Args:
-        correlation: Moves P towards uniform: 1 is the paper's P, 0 no correlation.
+        correlation: 1 is the paper's P, 0 is no correlation (uniform), values between are mixtures of both.
         val_fraction: Share of the training samples held out for validation.
-        samples_per_mode: Training samples (with validation) per mode, equal for all; null takes what there is.
+        samples_per_mode: Training and validation samples per mode; null is the number of samples of the rarest mode.
     """
 
     modes_per_value: ClassVar[tuple[int, ...]]
     p_a2_given_mode: ClassVar[Matrix]
-    transform: Callable[[Tensor], Tensor] | None = None  # turns a batch of what `render` gives into inputs
+    transform: Callable[[Tensor], Tensor] | None = None  # converts a batch of the output of `render` to inputs
 
     def __init__(
-        self,
-        root: str = "data",
-        batch_size: int = 128,
-        num_workers: int = 0,
-        seed: int = 0,
-        on_bad_values: Literal["error", "drop", "impute"] = "error",
-        correlation: float = 1.0,
-        val_fraction: float = 0.1,
-        samples_per_mode: int | None = None,
+        self, correlation: float = 1.0, val_fraction: float = 0.1, samples_per_mode: int | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(root, batch_size, num_workers, seed, on_bad_values)
+        super().__init__(**kwargs)
         self.p = correlation_matrix(self.p_a2_given_mode, sum(self.modes_per_value), correlation)
         self.val_fraction, self.samples_per_mode = val_fraction, samples_per_mode
         self.mode_sizes = (self.modes_per_value, None)
@@ -87,7 +79,7 @@ class CorrelatedDataModule(AttributeDataModule):
 
     @abstractmethod
     def render(self, raw: Tensor, a2: Tensor, generator: torch.Generator) -> Tensor:
-        """Samples showing `raw` under the second attribute's values, with this data set's noise."""
+        """Samples made from `raw` and the values of the second attribute, with the noise of this data set."""
 
     def build(self) -> dict[str, AttributeDataset]:
         """Train and validation under P; the same held-out samples under P, uniform and 1 - P."""
@@ -112,7 +104,7 @@ class CorrelatedDataModule(AttributeDataModule):
         return splits
 
     def _shuffled(self, train: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Samples in random order, their modes, and each one's place among those of its mode."""
+        """Samples in random order, their modes, and the position of each among the samples of its mode."""
         raw, modes = self.load(train)
         order = torch.randperm(len(modes), generator=seeded_generator(self.seed, 0 if train else 4))
         raw, modes = raw[order], modes[order]

@@ -24,13 +24,14 @@ class CWRU(GroupedDataModule):
     """Acceleration at the drive end: the fault type, one motor load left out.
 
     Faults were recorded at 12 kHz, healthy bearings at 48 kHz (W. A. Smith and R. B. Randall, 2015). The latter are
-    decimated here: otherwise the sampling rate alone would tell the class.
+    decimated: otherwise the class could be predicted from the sampling rate.
 
     Args:
-        windows: Windows per fault type and load, evenly spaced over the recordings, so that all classes weigh the
-            same although healthy recordings are fewer.
+        windows: Windows per fault type and load, evenly spaced over the recordings. All classes have the same number,
+            although there are fewer healthy recordings.
     """
 
+    title = "CWRU"
     input_shape = (1, 1024)
     attribute_names = ("fault", "load")
     value_names = (("healthy", "inner race", "outer race"), ("0 hp", "1 hp", "2 hp", "3 hp"))

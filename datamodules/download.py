@@ -1,4 +1,4 @@
-"""Public archives: fetched whole or not at all, checked, once for all processes, and unpacked safely."""
+"""Download and unpack public archives: complete or not at all, checked, by one process at a time."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 from datamodules.base import DataError
 
 _CHUNK = 1 << 20
-_ATTEMPTS = 3  # per address; a dropped connection goes on where it stopped
-_TIMEOUT = 30.0  # seconds without a byte
+_MAX_ATTEMPTS = 3  # per address; an interrupted download is continued
+_TIMEOUT = 30.0  # seconds without data
 _MAX_EXPANSION = 200  # unpacked bytes per packed byte; text reaches about 20, a bomb 1000
 
 
@@ -40,8 +40,8 @@ class RemoteFile:
     Args:
         name: Name on disk.
         urls: Addresses, tried in order.
-        md5: Its checksum; null where none could be confirmed, then its length, its format and a zip's own
-            checksums are verified.
+        md5: Its checksum. If none is known (None), the length, the format and the checksums inside of a zip file are
+            verified.
     """
 
     name: str
@@ -51,7 +51,7 @@ class RemoteFile:
 
 @contextmanager
 def locked(folder: Path, name: str) -> Iterator[None]:
-    """Create `folder` and let one process at a time in."""
+    """Create `folder`, and lock it for other processes."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / name):
@@ -63,7 +63,7 @@ def locked(folder: Path, name: str) -> Iterator[None]:
 
 
 def fetch(remote: RemoteFile, folder: Path) -> Path:
-    """The file in `folder`, downloaded if it is not there; only a checked, complete file ever gets that name."""
+    """Path of the file in `folder`, downloaded if it is missing. A file of that name is complete and checked."""
     path = folder / remote.name
     with locked(folder, f"{remote.name}.lock"):
         if not _is_whole(path, remote.md5):
@@ -72,9 +72,9 @@ def fetch(remote: RemoteFile, folder: Path) -> Path:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a zip or gz file; entries appear in `folder` only once everything is out.
+    """Unpack a zip or gz file; files are moved to `folder` after everything is unpacked.
 
-    Archives that would write outside of `folder`, hold links or expand absurdly are refused as a whole.
+    Raises if a file would be written outside of `folder`, if there are links, or if the archive expands too much.
     """
     staging = folder / f".unpacking-{archive.name}"
     with locked(folder, f".{archive.name}.lock"):
@@ -103,7 +103,7 @@ def _download(remote: RemoteFile, path: Path) -> None:
     part = path.with_name(path.name + ".part")
     reasons = []
     for url in remote.urls:
-        for _ in range(_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             try:
                 _transfer(url, part, remote.name)
                 _verify(part, remote)
@@ -122,7 +122,7 @@ def _download(remote: RemoteFile, path: Path) -> None:
 
 
 def _transfer(url: str, part: Path, label: str) -> None:
-    """Append what is missing to `part`; a server that cannot continue is read from the start."""
+    """Append the missing bytes to `part`; start again if the server cannot continue."""
     if not url.startswith(("http://", "https://")):
         raise DownloadError(f"unsupported address {url}")
     have = part.stat().st_size if part.exists() else 0
@@ -175,8 +175,8 @@ def _unpack_into(archive: Path, staging: Path) -> None:
         with zipfile.ZipFile(archive) as file:
             members = file.infolist()
             for member in members:
-                _refuse_unsafe(archive, member)
-            _refuse_bomb(archive, sum(m.file_size for m in members))
+                _check_member(archive, member)
+            _check_expansion(archive, sum(m.file_size for m in members))
             file.extractall(staging)
     elif archive.suffix == ".gz":
         _gunzip(archive, staging / archive.stem)
@@ -190,10 +190,10 @@ def _gunzip(archive: Path, target: Path) -> None:
         while chunk := source.read(_CHUNK):
             file.write(chunk)
             if file.tell() > limit:
-                _refuse_bomb(archive, file.tell())
+                _check_expansion(archive, file.tell())
 
 
-def _refuse_unsafe(archive: Path, member: zipfile.ZipInfo) -> None:
+def _check_member(archive: Path, member: zipfile.ZipInfo) -> None:
     path = PureWindowsPath(member.filename)  # understands both separators and drive letters
     if path.drive or path.root or ".." in path.parts:
         raise DownloadError(f"{archive} would write outside of its folder ({path}); it was not unpacked.")
@@ -201,7 +201,7 @@ def _refuse_unsafe(archive: Path, member: zipfile.ZipInfo) -> None:
         raise DownloadError(f"{archive} holds a link ({path}); it was not unpacked.")
 
 
-def _refuse_bomb(archive: Path, size: int) -> None:
+def _check_expansion(archive: Path, size: int) -> None:
     if size > _MAX_EXPANSION * archive.stat().st_size:
         raise DownloadError(f"{archive} expands to more than {_MAX_EXPANSION} times its size; it was not unpacked.")
 

@@ -1,4 +1,4 @@
-"""Series cut into windows and tested on groups of the second attribute that training never saw."""
+"""Windows of time series, tested on groups of the second attribute that are not in training."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from datamodules.download import RemoteFile, fetch, locked, unpack
 from datamodules.scaling import Scaling
 
 Array = NDArray[Any]
-Folder = Path | zipfile.Path  # read alike, unpacked or not
+Folder = Path | zipfile.Path  # unpacked or inside of a zip file
 _OVERSAMPLING = 4
 
 
 class MissingDataError(DataError):
-    """The files of a data set are not where it looks for them."""
+    """The files of a data set are not in its folder."""
 
 
 class Windows(NamedTuple):
@@ -40,15 +40,15 @@ class Windows(NamedTuple):
 
 
 class GroupedDataModule(AttributeDataModule):
-    """Leave one group of a_2's values out: they are the test set, the other groups train and validate.
+    """Leaves one group of values of a_2 out for the test; the other groups are for training and validation.
 
-    Channels are scaled with statistics of the training groups. A data set states its facts and writes `locate`
-    and `load`.
+    Channels are scaled with statistics of the training groups. A data set sets the class attributes and implements
+    `locate` and `load`.
 
     Args:
-        test_group: Which group is tested, 0 to `groups` - 1; each holds equally many values of a_2.
-        val_fraction: Share of the other groups' windows held out for validation. Windows may overlap in time, and
-            the validation windows are drawn at random as in the paper, so validation is easier than the test.
+        test_group: The group to test, 0 to `groups` - 1; all have the same number of values of a_2.
+        val_fraction: Share of the windows of the other groups held out for validation. They are drawn at random as in
+            the paper. Windows may overlap in time, so that validation is easier than the test.
         scaling: `minmax` scales each channel to [-1, 1] (the paper), `standard` to zero mean and unit variance.
         download: Fetch missing files into `root`.
     """
@@ -57,7 +57,7 @@ class GroupedDataModule(AttributeDataModule):
     test_attributes = (0,)
     mode_sizes = (None, None)
     folder: str  # below `root`
-    placement: str  # what belongs there, for people who place files themselves
+    placement: str  # the files that belong there, for the error message
     remote: tuple[RemoteFile, ...] = ()
 
     def __init__(
@@ -85,22 +85,22 @@ class GroupedDataModule(AttributeDataModule):
 
     @abstractmethod
     def locate(self) -> Any:
-        """The files to read; raises `MissingDataError` where they are not."""
+        """The files to read; raises `MissingDataError` if they are missing."""
 
     @abstractmethod
     def load(self) -> Windows:
         """Read the files."""
 
     def cache_key(self) -> tuple[object, ...] | None:
-        """What the windows depend on, for data sets that take minutes to read; None reads them every time."""
+        """Everything that the windows depend on, for data sets that take minutes to read; None for no cache."""
         return None
 
     def missing(self) -> MissingDataError:
-        """The error that says what to place where."""
+        """The error for missing files, which names the files and the folder."""
         return MissingDataError(f"{type(self).__name__} needs {self.placement} in {self.path}.")
 
     def prepare_data(self) -> None:
-        """Fetch what is missing, and read slow files once."""
+        """Download missing files, and write the cache of slow files."""
         try:
             self.locate()
         except MissingDataError:
@@ -111,7 +111,7 @@ class GroupedDataModule(AttributeDataModule):
             _save(cache, self.load())
 
     def _fetch(self) -> None:
-        """Download and unpack; of several processes one does, and the others find the files once it is done."""
+        """Download and unpack in one process; other processes wait and find the files."""
         with locked(self.path, f".{type(self).__name__}.lock"):
             try:
                 self.locate()
@@ -122,7 +122,7 @@ class GroupedDataModule(AttributeDataModule):
                         unpack(file, self.path)
 
     def build(self) -> dict[str, AttributeDataset]:
-        """Train, validation and test, scaled by what the training groups show."""
+        """Train, validation and test, scaled with statistics of the training groups."""
         cache = self._cache()
         windows = _read(cache) if cache is not None and cache.is_file() else self.load()
         test = self.group_of(windows.a2) == self.test_group
@@ -134,7 +134,7 @@ class GroupedDataModule(AttributeDataModule):
         return {name: AttributeDataset(x[part], a[part]) for name, part in chosen.items()}
 
     def group_of(self, a2: Tensor) -> Tensor:
-        """The group of each value of a_2: consecutive values, equally many in each."""
+        """The group of each value of a_2: consecutive values, the same number in each group."""
         return a2 // (self.attribute_sizes[1] // self.groups)
 
     def _cache(self) -> Path | None:
@@ -145,7 +145,7 @@ class GroupedDataModule(AttributeDataModule):
 
 
 def cut(series: Array, length: int, stride: int) -> Array:
-    """Windows of a series (T, C) as (N, C, length); a series shorter than a window has none."""
+    """Windows (N, C, length) of a series (T, C); none if the series is shorter than a window."""
     if len(series) < length:
         return np.empty((0, series.shape[1], length), dtype=np.float32)
     view = np.lib.stride_tricks.sliding_window_view(series, length, axis=0)
@@ -153,17 +153,17 @@ def cut(series: Array, length: int, stride: int) -> Array:
 
 
 def resample(times: Array, series: Array, rate: float, max_gap: float = 1.0) -> list[Array]:
-    """Bring unevenly sampled stretches to a common rate.
+    """Resample unevenly sampled series to a common rate.
 
     Args:
         times: Seconds, (T,).
         series: Values, (T, C); rows holding NaN or infinity are left out.
         rate: Samples per second wanted.
-        max_gap: The series is divided where more seconds than this are missing, or where time runs backwards.
+        max_gap: The series is divided at gaps of more seconds, and where time decreases.
 
     Returns:
-        One array (T', C) per stretch. Values are interpolated on a finer grid, then low-passed and decimated, so
-        that devices faster than `rate` do not alias.
+        One array (T', C) per part. Values are interpolated on a finer grid, then low-pass filtered and decimated, to
+        avoid aliasing for devices faster than `rate`.
     """
     valid = np.isfinite(series).all(1)
     times, series = times[valid], series[valid]
@@ -179,10 +179,10 @@ def resample(times: Array, series: Array, rate: float, max_gap: float = 1.0) -> 
 
 
 def collect(parts: Sequence[tuple[Array, int, int]], where: Path) -> Windows:
-    """Join windows (N, C, T) that come with one a_1 and one a_2 each."""
+    """Join arrays of windows (N, C, T), each with one a_1 and one a_2."""
     parts = [part for part in parts if len(part[0])]
     if not parts:
-        raise DataError(f"The files in {where} hold no complete window.")
+        raise DataError(f"The files in {where} have no complete window; download them again.")
     sizes = torch.tensor([len(x) for x, _, _ in parts])
     x = torch.from_numpy(np.concatenate([x for x, _, _ in parts]))
     a1, a2 = (torch.tensor(labels).repeat_interleave(sizes) for labels in zip(*(p[1:] for p in parts), strict=True))
@@ -190,7 +190,7 @@ def collect(parts: Sequence[tuple[Array, int, int]], where: Path) -> Windows:
 
 
 def archive(folder: Path, name: str, marker: str) -> Folder | None:
-    """The place that holds `marker`: `folder` / `name`, `folder` itself, or either of them inside of `name`.zip."""
+    """The folder with a file `marker`: `folder` / `name` or `folder`, unpacked or inside of `name`.zip."""
     packed = folder / f"{name}.zip"
     candidates: list[Folder] = [folder / name, folder]
     if packed.is_file():
@@ -205,19 +205,19 @@ def read_mat(path: Path, variable: str) -> Any:
     """One variable of a MATLAB file, structs as dictionaries."""
     try:
         return loadmat(path, variable_names=[variable], simplify_cells=True)[variable]
-    except Exception as error:  # scipy raises whatever the damaged bytes lead it into
-        raise DataError(f"{path} has no readable `{variable}` ({error!r}); get the file again.") from error
+    except Exception as error:  # scipy raises many types of errors for damaged files
+        raise DataError(f"{path} has no readable `{variable}` ({error!r}); download the file again.") from error
 
 
 def _save(path: Path, windows: Windows) -> None:
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")  # runs that start together read together
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")  # several runs may write at the same time
     try:
         with part.open("wb") as file:
             np.savez(file, **{name: values.numpy() for name, values in windows._asdict().items()})
         os.replace(part, path)
     except OSError as error:
         part.unlink(missing_ok=True)
-        warnings.warn(f"Cannot keep the windows in {path} ({error}); every run will read the files.", stacklevel=2)
+        warnings.warn(f"Cannot write the cache {path} ({error}); every run will read the files.", stacklevel=2)
 
 
 def _read(path: Path) -> Windows:

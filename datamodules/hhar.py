@@ -33,13 +33,14 @@ _TYPES = {
 class HHAR(GroupedDataModule):
     """Three-axis acceleration of phones around the waist: the activity, in groups of users.
 
-    Reads `Phones_accelerometer.csv` (1.3 GB) once, in pieces, and keeps the windows beside it.
+    Reads `Phones_accelerometer.csv` (1.3 GB) once, in parts, and writes a cache of the windows to the same folder.
 
     Args:
-        models: Phone models to use, of nexus4, s3, s3mini and samsungold; null takes all. The paper names none; both
-            phones of one model come closest to its 14,772 windows.
+        models: Phone models to use, of nexus4, s3, s3mini and samsungold; null for all. The paper does not
+            name them; both phones of one model give almost its 14,772 windows.
     """
 
+    title = "HHAR"
     input_shape = (3, 128)
     attribute_names = ("activity", "user")
     value_names = (
@@ -89,7 +90,7 @@ class HHAR(GroupedDataModule):
         return collect(parts, self.path)
 
     def _rows(self) -> Iterable[pd.DataFrame]:
-        """Pieces of the file with the chosen phones and a known activity ("null" is none)."""
+        """Parts of the file, with the chosen phones and a known activity (not "null")."""
         file = self.locate()
         try:
             with file.open("rb") as stream:
@@ -97,7 +98,7 @@ class HHAR(GroupedDataModule):
                     known = rows["gt"].notna() & (rows["Model"].isin(self.models) if self.models else True)
                     yield rows[known]
         except (OSError, ValueError) as error:
-            raise DataError(f"Cannot read {file} ({error}).") from error
+            raise DataError(f"Cannot read {file} ({error}); download it again.") from error
 
     def _index(self, attribute: int, label: str) -> int:
         names = (self.file_names, self.value_names[1])[attribute]

@@ -14,16 +14,16 @@ from datamodules.base import DataError
 
 
 def open_image(path: Path, mode: str = "RGB") -> Image.Image:
-    """The whole picture in memory, so that damage shows here and not later."""
+    """The whole picture in memory; raises here if the file is damaged."""
     try:
         with Image.open(path) as image:
             return image.convert(mode)
     except (OSError, UnidentifiedImageError, SyntaxError) as error:
-        raise DataError(f"Cannot read the image {path} ({error}).") from error
+        raise DataError(f"Cannot read the image {path} ({error}); replace or remove it.") from error
 
 
 def read_images(paths: Sequence[Path], size: tuple[int, int], mode: str = "RGB") -> Tensor:
-    """Pictures as bytes, (N, channels, height, width), resized to `size` (height, width) where they differ."""
+    """Pictures as bytes, (N, channels, height, width), resized to `size` (height, width)."""
     channels = len(Image.new(mode, (1, 1)).getbands())
     images = torch.empty(len(paths), channels, *size, dtype=torch.uint8)
     for slot, path in zip(images, paths, strict=True):

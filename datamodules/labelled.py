@@ -1,4 +1,4 @@
-"""Rows with labels in columns of a file, and the protocols that divide them."""
+"""Rows of a table with labels in columns, and the protocols that split them."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ import torch
 from torch import Tensor
 
 from datamodules.base import AttributeDataModule, AttributeDataset, DataError, split_indices, stack_columns
-from datamodules.tables import Array, label_text, label_texts, number, positions, read_table
+from datamodules.tables import Array, label_text, label_texts, number, number_modes, positions, read_table
 
 Numbered = tuple[tuple[str, ...], Tensor]  # names of the labels, and the number of each row's label among them
 Protocol = Literal["random", "split_column", "leave_one_group_out", "predict"]
 
 
 class OwnData(AttributeDataModule):
-    """Labels by column name and a protocol that divides the rows.
+    """Labels by column name, and a protocol that splits the rows.
 
-    Labels may be text or numbers. They are numbered in sorted order, and a checkpoint keeps their names: `codid
-    predict` answers in them, and reads new rows by them, also where these show only some of the labels or none.
+    Labels may be text or numbers. They are numbered in sorted order, and a checkpoint contains their names: `codid
+    predict` writes these names, and uses them to read new rows, which may have only some of the labels or none.
 
     Args:
         file: Table with a row per sample, relative to `root`.
         attributes: Columns of the attributes; the first is the one to disentangle.
-        protocol: `random` divides the rows by `val_fraction` and `test_fraction`. `split_column` reads `split`: train,
+        protocol: `random` splits the rows by `val_fraction` and `test_fraction`. `split_column` reads `split`: train,
             optionally val, and names starting with test, each a test set. `leave_one_group_out` tests the group
             `test_group` of the column `group`. `predict` takes all rows as the test set, labelled or not.
-        mode: Column with the true modes of the first attribute, where known; they only serve evaluation.
+        mode: Column with the true modes of the first attribute, if known; only the evaluation uses them.
         group: Column for `leave_one_group_out`.
         split: Column for `split_column`.
         folds: Divide the group column's values into this many groups; null makes each value a group.
         test_group: The group to test under `leave_one_group_out`, counted from 0.
         val_fraction: Share of the training rows held out for validation.
         test_fraction: Share of all rows tested under `random`.
-        labels: Values of an attribute in the order of their numbers, by attribute; null reads them off the file, or
-            off the checkpoint where one is given.
+        labels: Values of each attribute in the order of their numbers; null reads them from the checkpoint if one is
+            given, else from the file.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class OwnData(AttributeDataModule):
 
     @abstractmethod
     def samples(self) -> tuple[Tensor, Callable[[Tensor], Tensor] | None]:
-        """Inputs of all rows, and what turns a batch of them into model inputs."""
+        """Inputs of all rows, and the function that converts a batch of them to model inputs."""
 
     def build(self) -> dict[str, AttributeDataset]:
         """The splits of the protocol."""
@@ -105,12 +105,12 @@ class OwnData(AttributeDataModule):
         return super().test_dataloader()
 
     def state_dict(self) -> dict[str, Any]:
-        """Names, also as the arguments by which new files are read alike."""
+        """Names, also as arguments to read new files in the same way."""
         labels = dict(zip(self.attribute_names, map(list, self.value_names), strict=True))
         return {**super().state_dict(), "arguments": {"labels": labels}}
 
     def column(self, name: str | None, argument: str) -> Array:
-        """A column of the file, named by an argument."""
+        """The column of the file that an argument names."""
         if name is None or name not in self.table:
             raise DataError(f"data.{argument} is {name}; {self.file} has {', '.join(sorted(self.table))}.")
         values, measure = self.table[name], self.table[self.measure]
@@ -135,10 +135,10 @@ class OwnData(AttributeDataModule):
         self.a = stack_columns([index for _, index in numbered])
 
     def _labels_of(self, name: str, known: tuple[str, ...] | None) -> Numbered:
-        """An attribute's labels; of rows to predict -1 where they are absent or were never trained on."""
+        """Labels of an attribute; for rows to predict, -1 if a label is missing or was not in training."""
         if self.protocol == "predict" and known is None and name not in self.table:
             raise DataError(
-                f"{self.file} has no column {name}; give the checkpoint to predict with (--ckpt_path), which knows its "
+                f"{self.file} has no column {name}; give the checkpoint to predict with (--ckpt_path), which has its "
                 "values, or list them in data.labels."
             )
         if self.protocol != "predict" or known is None:
@@ -148,17 +148,15 @@ class OwnData(AttributeDataModule):
         return known, positions(label_texts(self.column(name, "attributes"), name, self.file), known)
 
     def _number_modes(self) -> None:
-        """Modes count over all values of the first attribute; one name under two values makes two modes."""
+        """Number the modes over all values of the first attribute; one name under two values is two modes."""
         self.modes = torch.full_like(self.a, -1)
         self.mode_sizes: tuple[tuple[int, ...] | None, ...] = (None,) * len(self.attribute_names)
         if self.mode is None or self.protocol == "predict":
             return
         names, index = self._numbers(self.mode, "mode")
-        pairs, modes = torch.unique(torch.stack([self.a[:, 0], index], 1), dim=0, return_inverse=True)
-        self.modes[:, 0] = modes
-        sizes = pairs[:, 0].bincount(minlength=self.attribute_sizes[0])
-        self.mode_sizes = (tuple(sizes.tolist()), *self.mode_sizes[1:])
-        self.mode_names = tuple(names[m] for m in pairs[:, 1].tolist())
+        self.modes[:, 0], sizes, named = number_modes(self.a[:, 0], index, self.attribute_sizes[0])
+        self.mode_sizes = (sizes, *self.mode_sizes[1:])
+        self.mode_names = tuple(names[m] for m in named)
 
     def _divide(self) -> dict[str, Tensor]:
         everything = torch.arange(len(self.a))

@@ -21,16 +21,17 @@ _UNREADABLE = {"N15_M01_F10_KA08_2.mat"}  # damaged in the public archive itself
 class MFD(GroupedDataModule):
     """Vibration of a bearing's housing: the fault type, one operating condition left out.
 
-    Reads the public `<condition>_<bearing>_<number>.mat` files in any folder below `root`/MFD; or, where
-    `train_<condition>.pt` and `test_<condition>.pt` of AdaTime's preprocessing lie there, those. Their conditions
-    (0 to 3, or a to d) are taken in the order of `value_names`, their labels as healthy, inner, outer.
+    Reads the public `<condition>_<bearing>_<number>.mat` files in any folder below `root`/MFD. If there are
+    `train_<condition>.pt` and `test_<condition>.pt` of AdaTime's preprocessing, it reads these instead. Their
+    conditions (0 to 3, or a to d) are in the order of `value_names`, their labels are healthy, inner, outer.
 
     Args:
-        recordings: Recordings read per bearing and condition, of 20; null reads all. The paper gives no choice; 2 of
-            all 29 bearings come near its 10,916 windows.
+        recordings: Recordings read per bearing and condition, of 20; null for all. The paper does not state it; 2
+            of all 29 bearings give almost its 10,916 windows.
         stride: Steps between windows of a recording.
     """
 
+    title = "MFD"
     input_shape = (1, 5120)
     attribute_names = ("fault", "condition")
     value_names = (
@@ -59,7 +60,7 @@ class MFD(GroupedDataModule):
         return files
 
     def cache_key(self) -> tuple[object, ...] | None:
-        """The recordings read; prepared files are fast by themselves."""
+        """The recordings; prepared files need no cache."""
         files = self.locate()
         if files[0].suffix == ".pt":
             return None
@@ -77,14 +78,14 @@ class MFD(GroupedDataModule):
         return collect(parts, self.path)
 
     def _labels(self, path: Path) -> tuple[int, int] | None:
-        """Fault and condition by a recording's name; None for recordings not wanted."""
+        """Fault and condition from the name of a recording; None for recordings that are not used."""
         match = _NAME.fullmatch(path.name)
         if match is None or path.name in _UNREADABLE or match[2][:2] not in _FAULTS:
             return None
         if self.recordings is not None and int(match[3]) > self.recordings:
             return None
         if match[1] not in self.value_names[1]:
-            raise DataError(f"{path} is of condition {match[1]}, expected one of {self.value_names[1]}.")
+            raise DataError(f"{path} has condition {match[1]}, expected one of {self.value_names[1]}; remove the file.")
         return _FAULTS[match[2][:2]], self.value_names[1].index(match[1])
 
     def _prepared(self, path: Path) -> Windows:
@@ -114,14 +115,14 @@ def _vibration(path: Path) -> Array:
 
 
 def _load_tensors(path: Path) -> dict[str, Tensor | Array]:
-    """A dictionary of tensors or plain arrays; nothing else is unpickled."""
-    reconstruct = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
-    plain = [np.ndarray, np.dtype, reconstruct, *(type(np.dtype(t)) for t in ("f4", "f8", "i4", "i8", "u1"))]
+    """A dictionary of tensors or arrays; other types are not unpickled."""
+    reconstruct: Any = np.empty(0).__reduce__()[0]  # the function by which pickle makes an array
+    plain: list[Any] = [np.ndarray, np.dtype, reconstruct, *(type(np.dtype(t)) for t in ("f4", "f8", "i4", "i8", "u1"))]
     plain.append((reconstruct, "numpy.core.multiarray._reconstruct"))  # its name before numpy 2
     try:
         with torch.serialization.safe_globals(plain):
             stored: dict[str, Tensor | Array] = torch.load(path, weights_only=True)
         stored["samples"], stored["labels"]
     except Exception as error:
-        raise DataError(f"{path} is no file of `samples` and `labels` ({error}).") from error
+        raise DataError(f"{path} is no file of `samples` and `labels` ({error}); prepare it again.") from error
     return stored

@@ -23,10 +23,11 @@ _COLUMNS = ["attr_time", "attr_x", "attr_y", "attr_z"]
 class RealWorld(GroupedDataModule):
     """Three-axis acceleration at the chest: the activity, in groups of users.
 
-    Reads `proband<n>/data/acc_<activity>_csv.zip` as the public archive unpacks them. Some of those zips hold one
-    recording, others several zips of recordings.
+    Reads `proband<n>/data/acc_<activity>_csv.zip` from the unpacked public archive. Some of these zip files contain one
+    recording, others contain several zip files of recordings.
     """
 
+    title = "RealWorld"
     input_shape = (3, 150)
     attribute_names = ("activity", "user")
     value_names = (
@@ -62,7 +63,7 @@ class RealWorld(GroupedDataModule):
         return {user: found[f"proband{user}"] for user in users}
 
     def load(self) -> Windows:
-        """All windows; an activity that a user lacks is left out with a warning."""
+        """All windows; warns if an activity of a user is missing."""
         parts = []
         for user, folder in self.locate().items():
             for activity, name in enumerate(self.file_names):

@@ -9,7 +9,7 @@ from datamodules.base import DataError
 
 
 class Scaling:
-    """Shift and scale of every channel; the identity until fitted.
+    """Shifts and scales every channel; the identity before `fit`.
 
     Args:
         channels: Size of the inputs' second dimension.
@@ -26,7 +26,7 @@ class Scaling:
     def fit(self, x: Tensor, scaling: str) -> Scaling:
         """Map each channel's range to [-1, 1] (`minmax`), or its mean and deviation to 0 and 1 (`standard`).
 
-        Samples holding NaN or infinity have no say.
+        Samples with NaN or infinity are ignored.
         """
         known = x[torch.isfinite(x).flatten(1).all(1)].transpose(0, 1).flatten(1)  # (C, N * ...)
         if not known.numel():

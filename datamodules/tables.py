@@ -1,4 +1,4 @@
-"""Tables and archives of arrays: columns by name, labels as numbers."""
+"""Read tables and archives of arrays by column name, and number their labels."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 
 
 def read_table(file: Path) -> Table:
-    """Columns of a table, or arrays of an archive, by name; nothing in the file is executed."""
+    """Columns of a table, or arrays of an archive, by name; code in the file is not executed."""
     if file.suffix not in (".npz", ".parquet", *_SEPARATORS):
         raise DataError(f"data.file is {file}; it should end in .npz, .csv, .tsv or .parquet.")
     if not file.is_file():
-        raise DataError(f"There is no file {file}; data.file is looked for below data.root.")
+        raise DataError(f"There is no file {file}; data.file must be relative to data.root.")
     try:
         table = _archive(file) if file.suffix == ".npz" else _columns(file)
     except ImportError as error:
@@ -64,7 +64,7 @@ def _values(column: pd.Series) -> Array:
 
 
 def numeric(values: Array, name: str, file: Path) -> Tensor:
-    """Inputs as floats, or as bytes if that is what they are."""
+    """Inputs as floats; bytes stay bytes."""
     if values.dtype.kind not in "biuf":
         raise DataError(f"The inputs `{name}` of {file} are of type {values.dtype}, not numbers.")
     tensor = torch.from_numpy(np.array(values))  # a copy: columns of a table may be read-only
@@ -85,7 +85,7 @@ def label_names(texts: Iterable[str | None]) -> tuple[str, ...]:
 
 
 def number(values: Array, name: str, file: Path, known: Sequence[str] | None = None) -> tuple[tuple[str, ...], Tensor]:
-    """Names of the labels, as given or read off, and each row's number among them."""
+    """Names of the labels (`known`, or those of the column), and the number of each row's label."""
     texts = label_texts(values, name, file)
     if empty := [row for row, text in enumerate(texts) if text is None]:
         raise DataError(f"{len(empty)} labels `{name}` of {file} are empty, the first in rows {empty[:5]}.")
@@ -96,6 +96,21 @@ def number(values: Array, name: str, file: Path, known: Sequence[str] | None = N
     return names, index
 
 
+def number_modes(target: Tensor, mode: Tensor, values: int) -> tuple[Tensor, tuple[int, ...], list[int]]:
+    """Number modes over all values of the target; the same mode under two values makes two.
+
+    Args:
+        target: Number (N,) of each sample's value of the target.
+        mode: Number (N,) of each sample's mode as named by the user.
+        values: How many values the target has.
+
+    Returns:
+        New numbers (N,), the number of modes under each value, and the user's number of each mode.
+    """
+    pairs, numbers = torch.unique(torch.stack([target, mode], 1), dim=0, return_inverse=True)
+    return numbers, tuple(pairs[:, 0].bincount(minlength=values).tolist()), pairs[:, 1].tolist()
+
+
 def positions(texts: Sequence[str | None], names: Sequence[str]) -> Tensor:
     """The number of each label among `names`, -1 for labels not among them."""
     place = {name: i for i, name in enumerate(names)}
@@ -103,7 +118,7 @@ def positions(texts: Sequence[str | None], names: Sequence[str]) -> Tensor:
 
 
 def label_text(label: object) -> str:
-    """A label as text; whole numbers lose the fraction that tables with gaps add."""
+    """A label as text; whole numbers without the fraction that they have in tables with gaps."""
     if isinstance(label, float) and label.is_integer():
         return str(int(label))
     return label.decode(errors="replace") if isinstance(label, bytes) else str(label)

@@ -1,9 +1,9 @@
-"""The paper's toy data: every attribute moves one axis, modes are interleaved clusters along it."""
+"""The paper's toy data: every attribute is one axis, modes are interleaved clusters along it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,14 +19,15 @@ class Toy(CorrelatedDataModule):
     """Two attributes in the plane: the mode of a_1 sets x_1, a_2 sets x_2.
 
     Modes at x_1 = 0, 2, 4 belong to a_1 = 0, those at 1, 3, 5 to a_1 = 1. The paper prints no P(a_2 | m_1) for this
-    set; here the modes at 0 and 3 share their likely a_2, and those at 1 and 2 the other, so that a boundary using x_2
-    is simpler than the right one, which ignores it. The correlation is a hidden one: a_1 itself says nothing of a_2.
+    set. Here the modes at 0 and 3 have the same likely a_2, and those at 1 and 2 the other, so that a boundary with x_2
+    is simpler than the correct one, which ignores it. The correlation is hidden: a_1 and a_2 are independent.
 
     Args:
         noise: Standard deviation of the Gaussian noise on both axes.
         samples_per_mode: Samples per mode in training and validation together, and in each test set half as many.
     """
 
+    title = "Toy"
     input_shape = (2,)
     attribute_names = ("a1", "a2")
     value_names: tuple[tuple[str, ...], ...] = (("0", "1"), ("0", "1"))
@@ -34,25 +35,12 @@ class Toy(CorrelatedDataModule):
     positions: ClassVar[tuple[float, ...]] = (0, 2, 4, 1, 3, 5)  # x_1 of each mode
     p_a2_given_mode: ClassVar[Matrix] = ((0.95, 0.05, 0.5, 0.05, 0.95, 0.5), (0.05, 0.95, 0.5, 0.95, 0.05, 0.5))
 
-    def __init__(
-        self,
-        root: str = "data",
-        batch_size: int = 128,
-        num_workers: int = 0,
-        seed: int = 0,
-        on_bad_values: Literal["error", "drop", "impute"] = "error",
-        correlation: float = 1.0,
-        val_fraction: float = 0.1,
-        samples_per_mode: int = 1000,
-        noise: float = 0.15,
-    ) -> None:
-        super().__init__(
-            root, batch_size, num_workers, seed, on_bad_values, correlation, val_fraction, samples_per_mode
-        )
+    def __init__(self, samples_per_mode: int = 1000, noise: float = 0.15, **kwargs: Any) -> None:
+        super().__init__(samples_per_mode=samples_per_mode, **kwargs)
         self.noise, self.count = noise, samples_per_mode
 
     def load(self, train: bool) -> tuple[Tensor, Tensor]:
-        """Positions of the modes; the noise comes with rendering."""
+        """Positions of the modes; `render` adds the noise."""
         per_mode = self.count if train else self.count // 2
         modes = torch.arange(len(self.positions)).repeat_interleave(per_mode)
         return torch.tensor(self.positions, dtype=torch.float32)[modes], modes
@@ -66,6 +54,7 @@ class Toy(CorrelatedDataModule):
 class ToyNineModes(Toy):
     """The paper's case study: 2, 3 and 4 well separated modes under the three values of a_1."""
 
+    title = "Toy, nine modes"
     value_names = (("0", "1", "2"), ("0", "1"))
     modes_per_value = (2, 3, 4)
     positions = (0, 2, 4, 6, 8, 1, 3, 5, 7)
@@ -74,31 +63,18 @@ class ToyNineModes(Toy):
         (0.2, 0.8, 0.2, 0.9, 0.4, 0.7, 0.2, 0.8, 0.3),
     )
 
-    def __init__(
-        self,
-        root: str = "data",
-        batch_size: int = 128,
-        num_workers: int = 0,
-        seed: int = 0,
-        on_bad_values: Literal["error", "drop", "impute"] = "error",
-        correlation: float = 1.0,
-        val_fraction: float = 0.1,
-        samples_per_mode: int = 1000,
-        noise: float = 0.02,
-    ) -> None:
-        super().__init__(
-            root, batch_size, num_workers, seed, on_bad_values, correlation, val_fraction, samples_per_mode, noise
-        )
+    def __init__(self, noise: float = 0.02, **kwargs: Any) -> None:
+        super().__init__(noise=noise, **kwargs)
 
 
 class ToyFourAttributes(AttributeDataModule):
     """Four binary attributes on four axes, a_1 and a_2 with three interleaved modes under each value.
 
     Each of m_1 -> a_2, m_1 -> m_2, m_1 -> a_4, a_2 -> a_4 and m_2 -> a_3 is a logistic coupling; its strength is solved
-    for, so that the joint distribution has the paper's mutual informations. The paper does not say how its a_3 and a_4
-    come to depend on each other; here their modes do, which leaves no attribute nearly determined by the others: with
-    a_3 drawn given a_4, whole cells of the reversed test3 would be unheard of in training. Reversing all couplings
-    gives the anticorrelated test3, removing them test2.
+    for, so that the joint distribution has the paper's mutual informations. The paper does not say how a_3 and a_4
+    depend on each other. Here they depend through the modes, so that no attribute is almost determined by the others:
+    if a_3 were drawn given a_4, whole cells of test3 would not occur in training. All couplings are reversed in the
+    anticorrelated test3, and removed in test2.
 
     Args:
         samples: Training and validation samples; each test set has half as many.
@@ -106,6 +82,7 @@ class ToyFourAttributes(AttributeDataModule):
         val_fraction: Share of the samples held out for validation.
     """
 
+    title = "Toy, four attributes"
     input_shape = (4,)
     attribute_names = ("a1", "a2", "a3", "a4")
     value_names = (("0", "1"),) * 4
@@ -115,18 +92,8 @@ class ToyFourAttributes(AttributeDataModule):
     # I(a2;a4), I(a3;a4), I(m1;a2|a1), I(m1;a4|a1), I(m2;a3|a2) in nats
     informations: ClassVar[tuple[float, ...]] = (0.07, 0.13, 0.14, 0.36, 0.28)
 
-    def __init__(
-        self,
-        root: str = "data",
-        batch_size: int = 128,
-        num_workers: int = 0,
-        seed: int = 0,
-        on_bad_values: Literal["error", "drop", "impute"] = "error",
-        samples: int = 10000,
-        noise: float = 0.1,
-        val_fraction: float = 0.1,
-    ) -> None:
-        super().__init__(root, batch_size, num_workers, seed, on_bad_values)
+    def __init__(self, samples: int = 10000, noise: float = 0.1, val_fraction: float = 0.1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.samples, self.noise, self.val_fraction = samples, noise, val_fraction
 
     def build(self) -> dict[str, AttributeDataset]:
@@ -151,10 +118,10 @@ class ToyFourAttributes(AttributeDataModule):
         return AttributeDataset(x, stack_columns([m1 // 3, m2 // 3, a3, a4]), stack_columns([m1, m2, unknown, unknown]))
 
 
-# How each mode leans towards a value: of the patterns of ones that were tried, those whose reversed distribution is the
-# closest to training's, by how many samples of training are worth one of it.
+# Sign of the coupling of each mode. Of the patterns that were tried, these have the reversed distribution closest to
+# that of training, measured as the number of training samples that are worth one reversed sample.
 _A2_PATTERN = np.array([1, -1, 1, -1, 1, -1])  # of m_1
-_A4_PATTERN = np.array([-1, -1, 1, -1, 1, -1])  # of m_1, towards a_4 and the modes of a_2 that go along with it
+_A4_PATTERN = np.array([-1, -1, 1, -1, 1, -1])  # of m_1, for a_4 and for the modes of a_2
 _A3_PATTERN = np.array([-1, -1, 1, 1, 1, -1])  # of m_2
 _SIGN = np.array([-1, 1])
 

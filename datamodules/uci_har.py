@@ -22,15 +22,16 @@ _UCI = "https://archive.ics.uci.edu/static/public"
 class UCIHAR(GroupedDataModule):
     """Three-axis acceleration at the waist: the activity, in groups of users.
 
-    Reads the public windows (`UCI HAR Dataset`, folder or zip), or cuts windows alike from the raw recordings of
-    the same study (`HAPT Data Set`), leaving out the postural transitions.
+    Reads the public windows (`UCI HAR Dataset`, folder or zip), or cuts windows in the same way from the raw recordings
+    of the same study (`HAPT Data Set`), without the postural transitions.
 
     Args:
         source: `uci_har` for the windows, `hapt` for the recordings.
-        signal: `body` acceleration has gravity removed; `total` keeps it, and with it the phone's orientation. The
-            paper does not say which it used; its BASE row fits `body`.
+        signal: `body`: acceleration without gravity; `total`: with gravity, which shows the orientation of the phone.
+            The paper does not state which it uses; its BASE row fits `body`.
     """
 
+    title = "UCI-HAR"
     input_shape = (3, 128)
     attribute_names = ("activity", "user")
     value_names = (
@@ -107,7 +108,7 @@ class UCIHAR(GroupedDataModule):
 
 
 def body_acceleration(series: Array) -> Array:
-    """Acceleration (T, 3) without gravity: a Butterworth high-pass without phase shift."""
+    """Acceleration (T, 3) without gravity, by a zero-phase Butterworth high-pass filter."""
     sections = butter(3, _GRAVITY_BELOW, "highpass", fs=_RATE, output="sos")
     return sosfiltfilt(sections, series, axis=0).astype(np.float32)  # type: ignore[no-any-return]
 
@@ -118,4 +119,4 @@ def _table(path: Folder, dtype: Any = np.float32) -> Array:
         with path.open("rb") as file:
             return pd.read_csv(file, sep=r"\s+", header=None).to_numpy(dtype)  # type: ignore[no-any-return]
     except (OSError, KeyError, ValueError) as error:
-        raise DataError(f"Cannot read {path} ({error}).") from error
+        raise DataError(f"Cannot read {path} ({error}); download it again.") from error

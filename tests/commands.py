@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from codid_lightning.cli import main
+from codid_lightning.cli.main import main
 
 SMALL_TOY = ("--data.samples_per_mode=40", "--data.batch_size=32", "--model.latent_dim=4")
 

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from codid_lightning import runs
-from codid_lightning.cli import CLI, main
-from codid_lightning.console import COMMANDS, TRAINER_COMMANDS
+from codid_lightning.cli.console import COMMANDS, TRAINER_COMMANDS
+from codid_lightning.cli.main import main
+from codid_lightning.training import build, load, runs, stages
 from tests.commands import SMALL_TOY, codid, fit_toy
 
 TOY = ("-c", "configs/toy/base.yaml")
@@ -94,7 +94,7 @@ def test_every_command_explains_itself(command, capsys):
     assert max(map(len, text.splitlines())) <= 120
 
 
-@pytest.mark.parametrize(("of", "argument"), [("--model.help=CoDID", "--model.n_clusters"),
+@pytest.mark.parametrize(("of", "argument"), [("--model.help=CoDID", "--model.max_clusters"),
                                               ("--data.help=CMNIST", "--data.correlation"),
                                               ("--trainer.help", "--trainer.max_epochs")])  # fmt: skip
 def test_help_of_a_class_explains_its_arguments(of, argument, capsys):
@@ -126,8 +126,7 @@ def test_short_config_has_what_was_chosen(capsys):
 def test_testing_the_checkpoint_gives_the_result(tmp_path, capsys):
     run = fit_toy(tmp_path)
     result = runs.read_result(run)
-    tested = CLI.run(["test", f"--ckpt_path={run / runs.CHECKPOINTS / runs.LAST}"])
-    scores = {name: float(value) for name, value in tested.trainer.callback_metrics.items()}
+    scores = stages.test(build({"ckpt_path": str(run / runs.CHECKPOINTS / runs.LAST)}, record=False))
     assert scores.keys() >= {f"test{k}/{metric}" for k in (1, 2, 3) for metric in ("acc", "f1", "a2/acc")}
     assert scores == {name: result["metrics"][name] for name in scores}
 
@@ -196,10 +195,10 @@ def test_runs_of_the_same_second_have_directories_of_their_own(tmp_path):
 
 
 def test_predictions_are_files_people_can_open(tmp_path):
-    run = fit_toy(tmp_path, "--model.pretrain_epochs=0", config="configs/toy/codid.yaml")
+    run = fit_toy(tmp_path, "--model.discovery.start=0", config="configs/toy/codid.yaml")
     assert codid("predict", f"--ckpt_path={run / runs.CHECKPOINTS / runs.LAST}") == 0
     metrics = runs.read_result(run)["metrics"]
-    truth = CLI.run(["test", f"--ckpt_path={run / runs.CHECKPOINTS / runs.LAST}"]).datamodule.datasets
+    truth = load(run).data.datasets
     for split in ("test1", "test2", "test3"):
         table = pd.read_csv(run / "predictions" / f"{split}.csv")
         assert list(table) == ["index", "a1", "a1_probability", "a2", "a2_probability", "cluster"]

@@ -6,11 +6,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
-from codid_lightning import baselines
-from codid_lightning.benchmark import Resolver, method_configs
-from codid_lightning.explain import method_names
-from codid_lightning.report.names import DATASETS, EXTENSIONS, METHODS
+from codid_lightning.analysis.tables.names import BASELINES, DATASETS, VARIANTS, extensions, shipped_titles
+from codid_lightning.experiments.matrix import method_configs
+from codid_lightning.methods import baselines
+from codid_lightning.training import resolve
+from codid_lightning.training.registry import method_names
 from tests.commands import codid
 from tests.fakes import FAKES
 
@@ -48,7 +50,7 @@ def run(root: Path, dataset: str, *files: Path) -> None:
     sizes = SIZES.get(dataset, ("--data.batch_size=16",))
     arguments = [*configs, f"--data.root={root}", "--model.latent_dim=8", *sizes, "--trainer.fast_dev_run=1"]
     if files[0].stem == "codid":
-        arguments += ["--model.pretrain_epochs=0"]
+        arguments += ["--model.discovery.start=0"]
     assert codid("fit", *arguments) == 0
     assert codid("test", *arguments) == 0
 
@@ -81,42 +83,47 @@ def test_every_method_of_ours_trains_and_tests(name, roots):
         assert codid(command, *configs, f"--data.root={roots(dataset)}", *few) == 0
 
 
-@pytest.fixture(scope="module")
-def resolver() -> Resolver:
-    return Resolver.run([], run=False)
-
-
 @pytest.mark.parametrize("dataset", FOLDERS)
-def test_every_overlay_resolves_on_every_data_set(dataset, resolver):
+def test_every_overlay_resolves_on_every_data_set(dataset):
     for kind, own in (("baselines", "base"), ("variants", "codid"), ("methods", "codid")):
         before = CONFIGS / dataset / f"{own}.yaml"
         if not before.is_file():
             continue
-        plain = resolver.resolve(["-c", str(before)])
+        plain = resolve(["-c", str(before)])
         for name in OVERLAYS[kind]:
-            config = resolver.resolve(["-c", str(before), "-c", str(CONFIGS / kind / f"{name}.yaml")])
+            config = resolve(["-c", str(before), "-c", str(CONFIGS / kind / f"{name}.yaml")])
             assert (config["dataset"], config["method"]) == (dataset, name)
             assert config["data"] == plain["data"], "an overlay is about the method"
             for shared in ("backbone", "latent_dim", "lr"):
                 assert config["model"]["init_args"][shared] == plain["model"]["init_args"][shared]
         for overlay in OTHERS:
-            config = resolver.resolve(["-c", str(before), "-c", str(overlay)])
+            config = resolve(["-c", str(before), "-c", str(overlay)])
             assert config["model"] == plain["model"]
 
 
-def test_names_in_results_are_those_of_the_files(resolver):
+def test_names_in_results_are_those_of_the_files():
     for experiment in EXPERIMENTS:
-        config = resolver.resolve(["-c", str(CONFIGS / experiment)])
+        config = resolve(["-c", str(CONFIGS / experiment)])
         assert (config["dataset"], config["method"]) == (experiment.parent.name, experiment.stem)
-    assert set(FOLDERS) <= DATASETS.keys()
-    assert {*OVERLAYS["baselines"], *OVERLAYS["variants"], "base", "codid"} <= METHODS.keys()
-    assert set(OVERLAYS["methods"]) == EXTENSIONS.keys()
+    assert set(FOLDERS) >= DATASETS.keys()
+    assert {*OVERLAYS["baselines"], "base"} >= set(BASELINES)
+    assert set(OVERLAYS["variants"]) >= set(VARIANTS)
+    assert set(OVERLAYS["methods"]) == set(extensions())
 
 
-def test_every_method_has_a_config(resolver):
+def test_every_method_has_one_title():
+    """The same in all its configs, and its own: an overlay without a title would inherit that of the config below."""
+    files = [CONFIGS / experiment for experiment in EXPERIMENTS]
+    files += [CONFIGS / kind / f"{name}.yaml" for kind, names in OVERLAYS.items() for name in names]
+    found = {(config["method"], config.get("title")) for config in map(yaml.safe_load, map(Path.read_text, files))}
+    assert dict(found) == {method: title for method, title in shipped_titles().items() if method != "truth"}
+    assert len(found) == len(dict(found)) == len({title for _, title in found})
+
+
+def test_every_method_has_a_config():
     trained = set()
     for method in ("base", *OVERLAYS["baselines"]):
         files = [part for file in method_configs("cmnist", method) for part in ("-c", file)]
-        trained.add(resolver.resolve(files)["model"]["class_path"].split(".")[-1])
+        trained.add(resolve(files)["model"]["class_path"].split(".")[-1])
     assert trained == set(baselines.__all__)
     assert trained | {"CoDID"} <= set(method_names())

@@ -9,8 +9,8 @@ from PIL import Image
 from rich.console import Console
 from sklearn.metrics import mutual_info_score
 
-from codid_lightning.cli import main
-from codid_lightning.summary import informations, mode_names, tables
+from codid_lightning.analysis.summary import informations, mode_names, tables
+from codid_lightning.cli.main import main
 from datamodules import ColoredDigits, OwnArrays, Toy, ToyFourAttributes
 from tests import fakes
 
@@ -151,7 +151,7 @@ def test_mistakes_are_explained(tmp_path, capsys):
 
 
 def test_same_seed_same_picture():
-    from codid_lightning.figures.samples import samples
+    from codid_lightning.analysis.figures.samples import samples
 
     data = built(ColoredDigits())
     grids = [samples(data).axes[0].get_images()[0].get_array() for _ in range(2)]

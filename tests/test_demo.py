@@ -7,14 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from jinja2 import UndefinedError
 from PIL import Image
 
-from codid_lightning import runs
-from codid_lightning.cli import main
-from codid_lightning.commands import demo
-from codid_lightning.figures.results import FigureError
-from codid_lightning.figures.toy import decision_boundaries
-from codid_lightning.report.page import page
+from codid_lightning.analysis.figures.results import FigureError
+from codid_lightning.analysis.figures.toy import decision_boundaries
+from codid_lightning.analysis.pages.page import render
+from codid_lightning.cli.commands import demo
+from codid_lightning.cli.main import main
+from codid_lightning.training import runs
 
 SHORT = {"trainer.max_epochs": 2, "trainer.limit_train_batches": 3, "data.samples_per_mode": 40, "model.latent_dim": 4}
 TITLES = {"base": "BASE", "codid": "CoDID"}  # two of the four: every run is a process that imports everything
@@ -55,7 +56,7 @@ def test_leaves_runs_a_figure_and_a_page(demonstrated):
         pixels = np.asarray(picture.convert("RGB"))
     assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 10, "the picture is blank"
     text = (demonstrated / demo.REPORT).read_text()
-    assert all(f"<td>{title}</td>" in text for title in TITLES.values())
+    assert all(f'<th scope="row">{title}</th>' in text for title in TITLES.values())
     assert "<b>" not in text, "a name was taken for markup"
     assert not re.search(r"""(src|href)=["'](?!data:)""", text), "the page needs other files"
 
@@ -104,4 +105,11 @@ def test_figure_is_of_the_plane_only(tmp_path):
 
 
 def test_page_escapes_its_title():
-    assert "<script>" not in page("<script>", "")
+    text = render("page.html.j2", title="<script>")
+    assert "<script" not in text
+    assert text.count("&lt;script&gt;") == 2
+
+
+def test_page_needs_every_value():
+    with pytest.raises(UndefinedError, match="title"):
+        render("page.html.j2")

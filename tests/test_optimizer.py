@@ -1,17 +1,21 @@
-"""Our Adam is torch's, with less around it."""
+"""`FusedAdam` gives the same numbers as torch's Adam, directly or through torch's own step."""
 
 from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Iterator
+from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.optim import Adam
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.profiler import profile
 
-from codid_lightning.optimizer import FusedAdam
+from codid_lightning.nn import adam
+from codid_lightning.nn.adam import DirectFusedAdam, FusedAdam
 
 BETAS = (0.5, 0.99)
 
@@ -30,6 +34,77 @@ def advance(network: nn.Module, optimizer: torch.optim.Optimizer, updates: range
         optimizer.zero_grad()
         network[2](hidden.relu()).square().sum().backward()
         optimizer.step()
+
+
+@pytest.fixture
+def fresh_trial() -> Iterator[None]:
+    """The trial runs again in the test and after it."""
+    adam.direct_step_works.cache_clear()
+    yield
+    adam.direct_step_works.cache_clear()
+
+
+def test_this_torch_allows_direct_steps(fresh_trial):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert type(FusedAdam(twins()[0].parameters(), 1e-2)) is DirectFusedAdam
+
+
+class Changed:
+    """A module in which one name, perhaps of a submodule, is gone or stands for something else."""
+
+    def __init__(self, module: Any, path: str, replacement: Any = None) -> None:
+        self.module, self.path, self.replacement = module, path, replacement
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self.path and self.replacement is None:
+            raise AttributeError(f"{name} is gone")
+        if name == self.path:
+            return self.replacement
+        head, _, rest = self.path.partition(".")
+        found = getattr(self.module, name)
+        return Changed(found, rest, self.replacement) if name == head else found
+
+
+def swapped_moments(parameters, gradients, first, second, *rest, **options):
+    torch._fused_adam_(parameters, gradients, second, first, *rest, **options)
+
+
+def unmarked_step(self, closure=None):
+    return self._observed_update(closure) if self._is_observed() else self._update(closure)
+
+
+def gone(*_):
+    raise AttributeError("gone")
+
+
+CHANGES = {
+    "no kernel": (adam, "torch", Changed(torch, "_fused_adam_")),
+    "other arguments of the kernel": (adam, "torch", Changed(torch, "_fused_adam_", lambda parameters: None)),
+    "other order of the kernel's arguments": (adam, "torch", Changed(torch, "_fused_adam_", swapped_moments)),
+    "other arguments of _init_group": (DirectFusedAdam, "_init_group", lambda self, group: None),
+    "no global pre hooks": (adam, "optimizer", Changed(adam.optimizer, "_global_optimizer_pre_hooks")),
+    "no global post hooks": (adam, "optimizer", Changed(adam.optimizer, "_global_optimizer_post_hooks")),
+    "no flag of the profiler": (adam, "torch", Changed(torch, "autograd.profiler._is_profiler_enabled")),
+    "no base of a view": (torch.Tensor, "_base", property(gone)),
+    "steps are always wrapped": (DirectFusedAdam, "step", unmarked_step),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_torchs_own_step_is_used_if_its_internals_have_changed(fresh_trial, monkeypatch, change):
+    monkeypatch.setattr(*CHANGES[change])
+    mine, theirs = twins()
+    with pytest.warns(UserWarning, match="slower"):
+        own = FusedAdam(mine.parameters(), 1e-2, BETAS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # there is one warning for all optimizers
+        FusedAdam(mine.parameters(), 1e-2)
+    assert type(own) is FusedAdam
+    reference = Adam(theirs.parameters(), 1e-2, BETAS, fused=True)
+    advance(mine, own, range(10))
+    advance(theirs, reference, range(10))
+    assert all(torch.equal(p, q) for p, q in zip(mine.parameters(), theirs.parameters(), strict=True))
 
 
 def test_numbers_and_state_are_those_of_torch():
@@ -98,7 +173,7 @@ def test_a_profiler_sees_the_steps():
     optimizer = FusedAdam(network.parameters(), 1e-2)
     with profile() as seen:
         advance(network, optimizer, range(2))
-    assert [e.count for e in seen.key_averages() if e.key == "Optimizer.step#FusedAdam.step"] == [2]
+    assert [e.count for e in seen.key_averages() if e.key == "Optimizer.step#DirectFusedAdam.step"] == [2]
 
 
 def test_a_scheduler_finds_the_steps_taken():

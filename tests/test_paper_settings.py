@@ -43,11 +43,12 @@ def test_codid_has_the_papers_hyperparameters(dataset):
     whole = config(dataset, "codid")
     found = whole["model"]["init_args"]
     assert whole["trainer"]["max_epochs"] == pretrain + train
-    assert (found["pretrain_epochs"], found["cluster_until"]) == (pretrain, until)
-    names = ("mode_prediction", "reconstruction", "meta_reconstruction", "weight_alignment")
-    assert tuple(found[name] for name in names) == lambdas
-    assert found["n_clusters"] == clusters
-    assert (found["discriminator_lr"], found["discriminator_steps"]) == OURS.get(dataset, (l_d, n_d))
+    discovery, alignment = found["discovery"], found["alignment"]
+    assert (discovery["start"], discovery["until"]) == (pretrain, until)
+    weights = (found["mode_loss"]["weight"], found["reconstruction"], alignment["weights"]["reconstruction"])
+    assert (*weights, found["splits"]["weight_alignment"]) == lambdas
+    assert discovery["n_clusters"] == clusters
+    assert (alignment["lr"], alignment["steps"]) == OURS.get(dataset, (l_d, n_d))
 
 
 @pytest.mark.parametrize("dataset", [*SETTINGS, "canine_bg"])

@@ -11,15 +11,18 @@ import yaml
 from rich.console import Console
 from scipy.stats import ttest_rel
 
-from codid_lightning.commands.report import main
-from codid_lightning.paper import paper_numbers
-from codid_lightning.report import build_tables, load_runs, one_setting_each, score
-from codid_lightning.report.render import to_csv, to_html, to_latex, to_markdown, to_terminal
-from codid_lightning.report.specs import IMAGES, SERIES, Column
-from codid_lightning.report.tables import significantly_better
+from codid_lightning.analysis.pages.page import Picture
+from codid_lightning.analysis.pages.report_page import report_page
+from codid_lightning.analysis.paper import paper_numbers
+from codid_lightning.analysis.tables import build_tables, load_runs, names, not_shown, one_setting_each, score
+from codid_lightning.analysis.tables.render import MARKDOWN, lines, to_csv, to_latex, to_markdown, to_terminal
+from codid_lightning.analysis.tables.specs import IMAGES, SERIES, Column
+from codid_lightning.analysis.tables.tables import significantly_better
+from codid_lightning.cli.commands.report import main
+from codid_lightning.training.runs import config_hash
 
 
-def write(root, method, dataset, seed, metrics, group=None, config=None):
+def write(root, method, dataset, seed, metrics, group=None, config=None, **more):
     folder = root / f"{len(list(root.glob('*')))}"
     folder.mkdir(parents=True)
     record = {
@@ -36,6 +39,7 @@ def write(root, method, dataset, seed, metrics, group=None, config=None):
         "parameters": 1000,
         "selection": "last",
         "metrics": metrics,
+        **more,
     }
     (folder / "result.json").write_text(json.dumps(record))
     if config is not None:
@@ -181,6 +185,43 @@ class TestTables:
         found = table(load_runs([tmp_path])[0], "baselines")
         assert cells(found, "my_method")["my_data:test/acc"].ours.mean == 0.9
 
+    @pytest.mark.parametrize("method", ["mine", "listed"])
+    def test_no_method_disappears(self, tmp_path, method, monkeypatch):
+        """It has a row in every table that has a column for one of its numbers, also if the order names it."""
+        monkeypatch.setattr(names, "PAPER_ORDER", (*names.PAPER_ORDER, "listed"))
+        modes = {f"modes/{m}": 0.5 for m in ("acc", "ari", "nmi", "count")}
+        metrics = prediction(0.5) | modes | {"disentanglement/mi": 0.1}
+        for name in (method, "codid"):
+            for dataset in ("cmnist", "toy_nine_modes", "toy_four_attributes"):
+                write(tmp_path, name, dataset, 0, metrics)
+        found = build_tables(load_runs([tmp_path])[0])
+        assert len(found) == 9
+        for table in found:
+            rows = [row.method for row in table.rows]
+            assert rows[rows.index(method) + 1] == "codid", table.name
+
+    def test_only_numbers_make_a_row(self, tmp_path):
+        for method, metrics in (("zeta", prediction(0.6)), ("alpha", prediction(0.5)), ("codid", prediction(0.7))):
+            write(tmp_path, method, "cmnist", 0, metrics)
+        write(tmp_path, "codid", "toy_nine_modes", 0, prediction(0.7))
+        found = {t.name: [row.method for row in t.rows] for t in build_tables(load_runs([tmp_path])[0])}
+        assert found["full_cmnist"][-3:] == ["alpha", "zeta", "codid"]
+        assert not {"alpha", "zeta"} & {*found["toy"], *found["full_toy_nine_modes"]}
+        assert "alpha" not in table(load_runs([tmp_path])[0], "toy").note
+
+    def test_our_methods_have_a_row_where_their_own_table_has_no_column(self, tmp_path):
+        write(tmp_path, "codid_plus", "cmnist", 0, {"disentanglement/mi": 0.1, "modes/count": 5.0})
+        found = build_tables(load_runs([tmp_path])[0])
+        assert {t.name for t in found if "codid_plus" in [r.method for r in t.rows]} == {"counts", "disentanglement"}
+
+    def test_runs_that_no_table_shows_are_named(self, tmp_path):
+        write(tmp_path, "base", "rivers", 0, {"upstream/acc": 0.5})
+        write(tmp_path, "base", "cmnist", 0, prediction(0.5))
+        runs = load_runs([tmp_path])[0]
+        (complaint,) = not_shown(runs, build_tables(runs))
+        assert complaint.startswith("base on rivers:")
+        assert "upstream/acc" in complaint
+
     def test_methods_of_ours_stay_out_of_the_papers_tables(self, three_methods):
         before = table(load_runs([three_methods])[0], "baselines")
         assert "beyond" not in [t.name for t in build_tables(load_runs([three_methods])[0])]
@@ -223,6 +264,34 @@ def test_significance_is_the_paired_one_sided_t_test():
         assert significantly_better(*scores, lower) == (ttest_rel(ours, theirs, alternative="less").pvalue < 0.05)
         outcomes.add(expected)
     assert outcomes == {True, False}
+
+
+class TestTitles:
+    def rows(self, root):
+        return {row.method: row.title for t in build_tables(load_runs([root])[0]) for row in t.rows}
+
+    def test_come_from_the_run_then_from_the_shipped_config_then_from_the_name(self, tmp_path):
+        write(tmp_path, "mine", "cmnist", 0, prediction(0.5), title="My Method")
+        write(tmp_path, "nameless", "cmnist", 0, prediction(0.5), title="")
+        write(tmp_path, "rex", "cmnist", 0, prediction(0.5))
+        write(tmp_path, "km", "cmnist", 0, prediction(0.5))
+        found = self.rows(tmp_path)
+        assert [found[m] for m in ("mine", "nameless", "rex", "km")] == ["My Method", "nameless", "REx", "CoDID-km"]
+
+    def test_are_no_part_of_the_experiment(self):
+        """Runs from before there were titles are still found by their config."""
+        assert config_hash({"title": "My Method", "method": "mine"}) == config_hash({"method": "mine"})
+
+    def test_of_the_config_below_an_overlay_is_not_the_overlays(self, tmp_path):
+        """`-c configs/cmnist/codid.yaml -c mine.yaml` leaves CoDID's title where mine.yaml gives none."""
+        write(tmp_path, "codid", "cmnist", 0, prediction(0.5), title="CoDID")
+        write(tmp_path, "mine", "cmnist", 0, prediction(0.5), title="CoDID")
+        assert (self.rows(tmp_path)["codid"], self.rows(tmp_path)["mine"]) == ("CoDID", "mine")
+
+    def test_that_two_methods_claim_are_replaced_by_their_names(self, tmp_path):
+        write(tmp_path, "one", "cmnist", 0, prediction(0.5), title="Same")
+        write(tmp_path, "two", "cmnist", 0, prediction(0.5), title="Same")
+        assert (self.rows(tmp_path)["one"], self.rows(tmp_path)["two"]) == ("one", "two")
 
 
 class TestPaper:
@@ -305,9 +374,23 @@ class TestFormats:
     def test_html_escapes_what_came_from_data(self, tmp_path):
         evil = "<script>alert(1)</script>"
         write(tmp_path, evil, evil, 0, {"test/acc": 0.5})
-        tables = build_tables(load_runs([tmp_path])[0])
-        assert "<script>" not in to_html(tables)
-        assert "&lt;script&gt;" in to_html(tables)
+        picture = Picture(evil, b"")
+        text = report_page(build_tables(load_runs([tmp_path])[0]), [picture], [evil])
+        assert "<script" not in text
+        assert text.count("&lt;script&gt;") >= 2 + 3  # method, data set; two places of the caption, complaint
+
+    def test_html_shows_the_cells_that_markdown_shows(self, tables):
+        """Tags for tags, every cell is the same."""
+        marks = {"<strong>": "**", "</strong>": "**", '<span class="paper">': "<sub>", "</span>": "</sub>"}
+        for table, part in zip(tables, report_page(tables, [], []).split("<h2>")[1:], strict=True):
+            written = [re.findall("<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall("<tr><th scope=.row.*", part)]
+            expected = [line.stacked("<br>") for line in lines(table, MARKDOWN)]
+            assert len(written) == len(expected) > 3
+            for cells_of_row, markdown in zip(written, expected, strict=True):
+                texts = [cell.replace('<span class="missing">–</span>', "–") for cell in cells_of_row]
+                for tag, mark in marks.items():
+                    texts = [text.replace(tag, mark) for text in texts]
+                assert texts == [re.sub(r"\\(.)", r"\1", cell) for cell in markdown]
 
     def test_names_mean_nothing_to_tex_markdown_and_rich(self, tmp_path):
         write(tmp_path, "a_b%c|[red]", "cmnist", 0, prediction(0.5))
@@ -317,6 +400,15 @@ class TestFormats:
         out = io.StringIO()
         to_terminal(tables, Console(file=out, width=200))
         assert "a_b%c|[red]" in out.getvalue()
+
+
+def test_what_no_table_shows_is_said(three_methods, capsys):
+    write(three_methods, "base", "rivers", 0, {"upstream/acc": 0.5})
+    output = three_methods / "report.html"
+    assert main([str(three_methods), "--output", str(output)]) == 0
+    complaint = "base on rivers: no table has a column for its metrics (upstream/acc)"
+    assert complaint in capsys.readouterr().err
+    assert complaint in output.read_text()
 
 
 def test_json_holds_the_results_of_the_runs_in_the_tables(three_methods):

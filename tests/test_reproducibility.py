@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from codid_lightning import runs
-from codid_lightning.cli import CLI
+from codid_lightning.training import build, runs, stages
 from tests.commands import codid, fit_toy
 
 pytestmark = pytest.mark.timeout(600)
@@ -28,7 +27,7 @@ def metrics(run: Path) -> dict[str, float]:
 
 @pytest.mark.parametrize("config", ["base", "codid"])
 def test_same_seed_same_bits_with_and_without_workers(config, tmp_path):
-    extra = ("--model.pretrain_epochs=1", "--model.cluster_every=1") if config == "codid" else ()
+    extra = ("--model.discovery.start=1", "--model.discovery.every=1") if config == "codid" else ()
     fits = {"first": (), "again": (), "workers": ("--data.num_workers=2",), "other": ("--seed_everything=1",)}
     runs_of = {
         name: fit_toy(tmp_path / name, *arguments, *extra, config=f"configs/toy/{config}.yaml")
@@ -62,11 +61,11 @@ def test_two_processes_leave_one_run_that_one_process_confirms(tmp_path):
     (result,) = tmp_path.rglob(runs.RESULT)
     assert len(list(tmp_path.rglob(runs.CONFIG))) == 1
     # rank 1's networks took part in these numbers; only rank 0's are in the checkpoint
-    run = CLI.run(["test", f"--ckpt_path={result.parent / runs.CHECKPOINTS / runs.LAST}", "--trainer.devices=1",
-                   "--trainer.strategy=auto"])  # fmt: skip
-    for name, value in run.trainer.callback_metrics.items():
-        assert metrics(result.parent)[name] == pytest.approx(float(value), abs=1e-6), name
-    size = len(run.datamodule.datasets["test1"])
+    checkpoint = str(result.parent / runs.CHECKPOINTS / runs.LAST)
+    run = build({"ckpt_path": checkpoint, "trainer.devices": 1, "trainer.strategy": "auto"}, record=False)
+    for name, value in stages.test(run).items():
+        assert metrics(result.parent)[name] == pytest.approx(value, abs=1e-6), name
+    size = len(run.data.datasets["test1"])
     correct = metrics(result.parent)["test1/acc"] * size
     assert size % 2 == 1, "a share of unequal size is part of the test"
     assert correct == pytest.approx(round(correct), abs=1e-3)

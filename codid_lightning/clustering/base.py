@@ -1,4 +1,4 @@
-"""What every clusterer promises, and the halves of a cluster along its principal axis."""
+"""The interface of all clusterers, and functions of their samples, labels and probabilities."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from torch import Tensor
 
 from codid_lightning.clustering.moves import MoveKind, Proposal
 
-Array = Any  # a numpy array or a torch tensor: what comes in decides what goes out
+Array = Any  # a numpy array or a torch tensor; results have the type of the input
 
 
 class Clusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
-    """Clusters samples, and keeps clustering them while they move.
+    """Clusters samples, and clusters the same samples again after they have moved.
 
     Learned state (numpy arrays or torch tensors, like the input):
         labels_: Cluster of each sample, ``(N,)``.
         probs_: Cluster probabilities of each sample, ``(N, K)``.
-        sub_probs_: Probabilities of the two halves of each sample's own cluster, ``(N, 2)``.
+        sub_probs_: Probabilities of the two subclusters of each sample's cluster, ``(N, 2)``.
         means_: Cluster means, ``(K, d)``.
-        sub_means_: Means of the two halves of each cluster, ``(K, 2, d)``.
+        sub_means_: Means of the two subclusters of each cluster, ``(K, 2, d)``.
         n_clusters_: Number of clusters K.
-        parents_: Weights of the former clusters in each cluster, ``(K, K_old)``; rows sum to one. A survivor has an
-            identity row, both children of a split point to their parent, a merged cluster has the parts' proportions.
-        moves_: The proposals of the last call and what became of them.
+        parents_: Weights of the former clusters in each cluster, ``(K, K_old)``; rows sum to one. The row of an
+            unchanged cluster, and of both children of a split, has a one at the former cluster; the row of a merged
+            cluster has the shares of its parts.
+        moves_: The proposals of the last call, accepted or not.
     """
 
     labels_: Array
@@ -50,8 +51,9 @@ class Clusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
         Args:
             X: The samples of the last call, in the same order, ``(N, d)``.
-            move: Propose merges or splits; clusterers with a given number of clusters ignore it.
-            subcluster_probs: Probabilities of the halves to propose splits into, ``(N, 2)``; default: own halves.
+            move: Whether merges or splits are proposed; clusterers with a fixed number of clusters ignore it.
+            subcluster_probs: Probabilities of the subclusters for proposed splits, ``(N, 2)``; default: those found
+                by the clusterer.
         """
 
     @abstractmethod
@@ -63,16 +65,16 @@ class Clusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
         return self.predict_proba(X).argmax(1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything learned, as tensors and numbers: enough to ``refine`` and ``predict`` exactly as this one."""
+        """All learned state, as tensors and numbers. After loading it, all methods give the same results."""
         learned = {name: value for name, value in vars(self).items() if name.endswith("_") and name != "moves_"}
         return {name: torch.as_tensor(v) if isinstance(v, np.ndarray) else v for name, v in learned.items()}
 
-    def forget_samples(self) -> None:
-        """Drop what was learned of each sample and ``refine`` does without; it brings it back."""
+    def drop_labels(self) -> None:
+        """Delete the labels and subcluster probabilities of the samples; ``refine`` computes them again."""
         del self.labels_, self.sub_probs_
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what another clusterer of the same class and arguments learned."""
+        """Load the state of another clusterer of the same class and arguments."""
         self.__dict__.update(state)
         self.moves_ = ()
 
@@ -86,7 +88,7 @@ class Clusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
         x: Tensor = X.detach()
         if x.ndim != 2 or 0 in x.shape:
             raise ValueError(f"Expected samples of shape (N, d) with N, d > 0, got {tuple(x.shape)}.")
-        if not x.sum().isfinite() and not torch.isfinite(x).all():  # the sum is a fast way to say yes
+        if not x.sum().isfinite() and not torch.isfinite(x).all():  # a finite sum is a fast check
             raise ValueError(f"Input X contains NaN or infinity in {int((~x.isfinite()).any(1).sum())} samples.")
         if reset:
             self.n_features_in_ = x.shape[1]
@@ -98,16 +100,16 @@ class Clusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """Check samples given to ``refine``: they must be those of the last call."""
         x = self._read(X, reset=False)
         if len(x) != len(self.probs_):
-            raise ValueError(f"refine needs the {len(self.probs_)} samples of the last call, got {len(x)}.")
+            raise ValueError(f"X has {len(x)} samples; refine needs the {len(self.probs_)} samples of the last call.")
         return x
 
     @staticmethod
     def _return(X: Array, value: Tensor) -> Array:
-        """A result in the kind of the input."""
+        """A result in the type of the input: numpy array or torch tensor."""
         return value if isinstance(X, Tensor) else value.cpu().numpy()
 
     def _publish(self, X: Array, **learned: Tensor) -> Self:
-        """Set learned arrays in the kind of the input."""
+        """Set learned arrays in the type of the input."""
         for name, value in learned.items():
             setattr(self, name, self._return(X, value))
         return self
@@ -125,7 +127,7 @@ def cluster_means(x: Tensor, probs: Tensor) -> Tensor:
 
 
 def half_means(x: Tensor, labels: Tensor, halves: Tensor, k: int) -> Tensor:
-    """Means ``(K, 2, d)`` of the two halves of each cluster; an empty half sits at its cluster's mean."""
+    """Means ``(K, 2, d)`` of the two halves of each cluster; for an empty half, the mean of the cluster."""
     member = one_hot(labels, k, x.dtype)
     both = torch.cat([member * halves[:, :1], member * halves[:, 1:]], 1)
     pair = cluster_means(x, both).reshape(2, k, -1).transpose(0, 1)
@@ -134,9 +136,9 @@ def half_means(x: Tensor, labels: Tensor, halves: Tensor, k: int) -> Tensor:
 
 
 def principal_halves(x: Tensor, labels: Tensor, k: int, iterations: int = 10) -> Tensor:
-    """Cut every cluster at its mean across its axis of largest variance: one-hot ``(N, 2)``.
+    """Halves of every cluster, divided at its mean along its axis of largest variance: one-hot ``(N, 2)``.
 
-    The axes of all clusters come from one power iteration, linear in N and d, started at the largest deviations.
+    The axes of all clusters are found by one power iteration, linear in N and d, that starts at the largest deviations.
     """
     centred = x - cluster_means(x, one_hot(labels, k, x.dtype))[labels]
     largest = x.new_zeros(k).scatter_reduce_(0, labels, centred.abs().amax(1), "amax")

@@ -14,13 +14,13 @@ from codid_lightning.clustering.moves import MoveKind, Proposal, agglomerate, lo
 from codid_lightning.clustering.niw import CovarianceType, Moments, PsiUnit, empirical_prior
 from codid_lightning.clustering.projection import Projection
 
-_DOUBLE = 1 << 21  # so few features are kept in float64 whatever the input
-_THIN = 16  # and so are full covariances up to these dimensions, whose directions may differ a lot in width
-_HALVES_TOL = 0.01  # halves of a cluster are proposals: no need to fit them to the last digit
+_MAX_DOUBLE = 1 << 21  # up to this number, features are in float64 for any input
+_MAX_DOUBLE_DIMS = 16  # so are full covariances up to this dimension: their widths may differ by orders of magnitude
+_HALVES_TOL = 0.01  # subclusters are only proposals and need no exact fit
 
 
 class _Fitted(NamedTuple):
-    """A mixture after EM: the moments behind its parameters and the responsibilities these parameters give."""
+    """A mixture after EM: the moments that give its parameters, and its responsibilities."""
 
     em: MapEM
     clusters: Moments
@@ -30,35 +30,36 @@ class _Fitted(NamedTuple):
 class DPGMM(Clusterer):
     """Dirichlet-process Gaussian mixture that finds its number of clusters by splits and merges.
 
-    The model is the paper's appendix "Preliminaries": weights from GEM(alpha), means and covariances from a
-    normal-inverse-Wishart prior, clusters split and merged by their Hastings ratios. The defaults need no labels and no
-    tuning: in more than 16 dimensions the samples are projected to the principal components that carry structure, and
-    the prior is read off the current clusters (empirical Bayes, ``empirical_prior``).
+    The model is that of the paper's appendix "Preliminaries": weights from GEM(alpha), means and covariances from a
+    normal-inverse-Wishart prior; clusters are split and merged by their Hastings ratios. The defaults need no labels
+    and no tuning. In more than 16 dimensions, samples are projected to principal components
+    (``structured_components``). The prior is estimated from the current clusters (``empirical_prior``).
 
-    ``fit`` draws ``n_clusters`` centres, refines them to a fine clustering, merges what the Hastings ratio says belongs
-    together, and then alternates merge and split proposals, each followed by EM, until a round of either changes
-    nothing. A cluster that is no sample's most probable one is removed; clusters with no more samples than dimensions
-    stay only if the partition without them is less likely.
+    ``fit`` draws ``n_clusters`` centres, adds centres up to a fine clustering, and merges clusters by the Hastings
+    ratio. Then it alternates merge and split proposals, each followed by EM, until one round of both changes nothing. A
+    cluster that is the most probable one of no sample is removed. Clusters with no more samples than dimensions are
+    kept only if the partition without them is less likely.
 
     Args:
         n_clusters: Clusters to start from.
-        max_clusters: Truncation level, also the size of the fine clustering; splits beyond it are refused.
+        max_clusters: Largest number of clusters (truncation level), also the size of the fine clustering.
         covariance_type: ``full``, ``diag`` or ``spherical``.
         concentration: Concentration alpha of GEM(alpha).
-        psi_scale: Width of the prior, whose mode is psi_scale * W: the variance clusters are expected to have. More
-            gives fewer and wider clusters, less more and tighter ones; it matters while clusters have not many more
-            samples than dimensions, or than ``nu``.
-        psi_unit: What W is: the pooled within-cluster covariance of the current ``clusters``, or, in all directions
-            alike, the variance of all ``samples`` summed over dimensions, which no clustering can shrink.
-        kappa: How many samples the prior mean is worth; default from the spread of the cluster means.
-        nu: How many samples the prior covariance is worth; default by marginal likelihood.
-        n_components: Principal components to cluster in; default those that carry structure.
-        max_rounds: Most rounds of moves of a ``fit``; zero keeps the ``n_clusters`` clusters.
-        n_iter: Most EM iterations after each round.
-        tol: Gain of the log posterior per sample below which EM stops.
-        neighbours: With how many nearest clusters each cluster may be proposed to merge.
+        psi_scale: Expected variance of a cluster, in units of W: the mode of the prior is psi_scale * W. A larger value
+            gives fewer and wider clusters. It matters if clusters have few samples compared with the number of
+            dimensions or with ``nu``.
+        psi_unit: Definition of W. ``clusters``: the pooled within-cluster covariance of the current clusters.
+            ``samples``: the variance of all samples summed over dimensions, the same in all directions, which does not
+            depend on the clusters.
+        kappa: Weight of the prior mean, in samples; default: from the spread of the cluster means.
+        nu: Weight of the prior covariance, in samples; default: by marginal likelihood.
+        n_components: Number of principal components to cluster in; default: ``structured_components``.
+        max_rounds: Largest number of rounds of moves in ``fit``; 0 keeps the ``n_clusters`` clusters.
+        n_iter: Largest number of EM iterations after each round.
+        tol: EM stops if the log posterior per sample increases by less.
+        neighbours: Number of nearest clusters with which a cluster may be proposed to merge.
         deterministic: Accept a move exactly if its Hastings ratio exceeds one.
-        seed: Seed of initial centres and random acceptances.
+        seed: Seed of the initial centres and of random acceptances.
 
     Learned besides what every clusterer learns: ``weights_`` ``(K,)``, ``covariances_`` ``(K, d, d)``,
     ``objectives_`` (log posterior density, up to a constant, over the iterations of the last EM).
@@ -104,7 +105,7 @@ class DPGMM(Clusterer):
         Args:
             X: Samples ``(N, d)``.
             y: Ignored.
-            initial_labels: Clusters to start from instead of drawn ones, ``(N,)``.
+            initial_labels: Clusters to start from, ``(N,)``, instead of drawn centres.
         """
         if self.psi_unit not in get_args(PsiUnit):
             raise ValueError(f"psi_unit is {self.psi_unit!r}; it must be one of {', '.join(get_args(PsiUnit))}.")
@@ -131,12 +132,13 @@ class DPGMM(Clusterer):
         return self._finish(X, x, fitted, None, parents, proposals, generator)
 
     def refine(self, X: Array, move: MoveKind | None = None, subcluster_probs: Array | None = None) -> Self:
-        """Follow the moved samples from the last responsibilities and, on request, propose one round of moves.
+        """Cluster the moved samples, starting from the last responsibilities; optionally propose one round of moves.
 
         Args:
             X: The samples of the last call, in the same order, ``(N, d)``.
             move: Kind of the moves to propose.
-            subcluster_probs: Halves to propose splits into, ``(N, 2)``; default: the clusters' own mixtures.
+            subcluster_probs: Probabilities of the subclusters for proposed splits, ``(N, 2)``; default: a two-component
+                mixture inside each cluster.
         """
         x = self._read_again(X)
         generator = Generator()
@@ -191,12 +193,12 @@ class DPGMM(Clusterer):
         return self._features(projection(x))
 
     def _features(self, y: Tensor) -> QuadraticFeatures:
-        small = len(y) * feature_width(y.shape[1], self.covariance_type) <= _DOUBLE
-        thin = self.covariance_type == "full" and y.shape[1] <= _THIN
+        small = len(y) * feature_width(y.shape[1], self.covariance_type) <= _MAX_DOUBLE
+        thin = self.covariance_type == "full" and y.shape[1] <= _MAX_DOUBLE_DIMS
         return QuadraticFeatures(y.double() if small or thin else y, self.covariance_type)
 
     def _em(self, features: QuadraticFeatures, clusters: Moments) -> MapEM:
-        """EM under the prior that the current clusters, or all samples, suggest."""
+        """EM with the prior estimated from the current clusters or from all samples."""
         rounding = 1e-9 if features.x.dtype == torch.float64 else 1e-6
         prior = empirical_prior(clusters, self.psi_scale, self.kappa, self.nu, rounding, self.psi_unit)
         return MapEM(features, prior, self.concentration)
@@ -211,7 +213,7 @@ class DPGMM(Clusterer):
         return populated
 
     def _explore(self, features: QuadraticFeatures, labels: Tensor, generator: Generator) -> Tensor:
-        """Refine the clusters to a fine clustering and merge it: finds what no single split of two could."""
+        """Compute a fine clustering and merge it: this finds clusters that no single split into two finds."""
         n, k = len(labels), int(labels.max()) + 1
         centres = features.to_moments(features.group_sums(labels, k)).mean
         leaves = min(self.max_clusters, max(k, n // 4))
@@ -221,7 +223,7 @@ class DPGMM(Clusterer):
         return merged[labels]
 
     def _follow(self, features: QuadraticFeatures, probs: Tensor) -> tuple[_Fitted, Tensor]:
-        """EM from given responsibilities; returns the mixture and which clusters are left."""
+        """EM from given responsibilities; returns the mixture and the indices of the remaining clusters."""
         kept = torch.arange(probs.shape[1], device=probs.device)
         while True:
             clusters = features.moments(probs)
@@ -234,7 +236,7 @@ class DPGMM(Clusterer):
             probs = probs / probs.sum(1, keepdim=True)
 
     def _dissolve(self, features: QuadraticFeatures, fitted: _Fitted) -> _Fitted:
-        """Leave the samples of clusters with no more samples than dimensions to the others, if that is likelier."""
+        """Assign the samples of clusters with no more samples than dimensions to the others, if that is likelier."""
         labels, k = fitted.probs.argmax(1), fitted.probs.shape[1]
         solid = torch.bincount(labels, minlength=k) > features.x.shape[1]
         if solid.all() or not solid.any():
@@ -254,7 +256,7 @@ class DPGMM(Clusterer):
         generator: Generator,
         given: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, list[Proposal], Tensor | None]:
-        """One round of moves: responsibilities and parents of the new clusters, proposals, own halves if fitted."""
+        """One round of moves: responsibilities and parents of the new clusters, proposals, subclusters if fitted."""
         labels, k = probs.argmax(1), probs.shape[1]
         sums = features.group_sums(labels, k)
         clusters = features.to_moments(sums)
@@ -279,7 +281,7 @@ class DPGMM(Clusterer):
         proposals: list[Proposal],
         generator: Generator,
     ) -> Self:
-        """Publish what was learned; ``first`` are the clusters' first halves, if known."""
+        """Set the learned attributes; ``first`` is the probability of the first subcluster, if known."""
         em, clusters, probs = fitted
         labels, k = probs.argmax(1), probs.shape[1]
         first = em.halves(labels, k, self.n_iter, _HALVES_TOL) if first is None else first

@@ -1,9 +1,10 @@
 """Passes over the data: Gaussian log densities and sufficient statistics as two matrix products.
 
-With features ``phi(x) = [1, x, q(x)]`` (q: the products of coordinates the covariance family needs), the log density of
-every cluster is linear in phi, and so are the sufficient statistics of soft assignments. One EM iteration is then
-``coefficients @ phi``, a softmax, and ``responsibilities @ phi.T``, done block by block while a block is in cache.
-Samples are columns here: products of coordinates and the softmax then run along contiguous memory.
+The features are ``phi(x) = [1, x, q(x)]``, where q are the products of coordinates that the covariance family needs.
+The log density of every cluster is linear in phi, and so are the sufficient statistics of soft assignments. One EM
+iteration is ``coefficients @ phi``, a softmax, and ``responsibilities @ phi.T``, for one block of samples after the
+other, so that a block stays in cache. Samples are columns: products of coordinates and the softmax are then computed
+along contiguous memory.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from torch import Tensor
 from codid_lightning.clustering.niw import CovarianceType, Moments, cholesky
 
 _BLOCK_BYTES = 2 << 20  # a block of features stays in cache between the two products
-_KEPT_BYTES = 1 << 29  # larger features are built again at every pass
-_LOWEST = -80.0  # exp of less is subnormal in float32 and ten times slower
+_MAX_KEPT_BYTES = 1 << 29  # larger features are computed again in every pass
+_MIN_EXPONENT = -80.0  # exp of less is subnormal in float32 and ten times slower
 
 
 class QuadraticFeatures:
@@ -37,7 +38,7 @@ class QuadraticFeatures:
         self.width = feature_width(d, covariance_type)
         row_bytes = self.width * x.element_size()
         self._block = max(64, min(n, _BLOCK_BYTES // row_bytes))
-        kept = n * row_bytes <= _KEPT_BYTES
+        kept = n * row_bytes <= _MAX_KEPT_BYTES
         self._blocks = [self._build(part) for part in x.split(self._block)] if kept else None
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -45,7 +46,7 @@ class QuadraticFeatures:
         return iter(self._blocks) if self._blocks is not None else map(self._build, self.x.split(self._block))
 
     def assign(self, coefficients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One E-step and the statistics of the next M-step.
+        """One E-step, and the statistics for the next M-step.
 
         Args:
             coefficients: Log of weight times density of each cluster, linear in the features, ``(K, width)``.
@@ -61,14 +62,14 @@ class QuadraticFeatures:
         for phi, r, total in parts:
             torch.mm(weights, phi, out=r)
             top = r.amax(0)
-            normaliser = r.sub_(top).clamp_min_(_LOWEST).exp_().sum(0)
+            normaliser = r.sub_(top).clamp_min_(_MIN_EXPONENT).exp_().sum(0)
             r.div_(normaliser)
             torch.add(normaliser.log_(), top, out=total)
             sums += r @ phi.T
         return responsibilities.T, log_likelihood, sums
 
     def own_scores(self, coefficients: Tensor, labels: Tensor) -> Tensor:
-        """Value of each sample's own cluster's linear function of the features, ``(N,)``; fast for sorted labels."""
+        """Value ``(N,)`` of the linear function of each sample's cluster at its features; fast for sorted labels."""
         weights = coefficients.to(self.x.dtype)
         scores = []
         for phi, own in zip(self, labels.split(self._block), strict=True):

@@ -1,4 +1,4 @@
-"""Clusterers whose number of clusters is given: k-means and the true modes, behind the interface of ``DPGMM``."""
+"""Clusterers with a fixed number of clusters: k-means and the true modes, with the interface of ``DPGMM``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from codid_lightning.clustering.base import Array, Clusterer, cluster_means, hal
 from codid_lightning.clustering.moves import MoveKind
 
 
-class _GivenNumber(Clusterer):
-    """Hard clusters: one-hot probabilities, halves along each cluster's principal axis, no moves."""
+class _FixedNumber(Clusterer):
+    """Hard clusters: one-hot probabilities, subclusters along the principal axis of a cluster, no moves."""
 
     def _adopt(self, X: Array, x: Tensor, labels: Tensor, k: int) -> Self:
         halves = principal_halves(x, labels, k)
@@ -39,11 +39,11 @@ class _GivenNumber(Clusterer):
         return self._return(X, probs)
 
 
-class KMeans(_GivenNumber):
-    """scikit-learn's k-means; ``refine`` restarts Lloyd's iterations from the clusters found last.
+class KMeans(_FixedNumber):
+    """scikit-learn's k-means; ``refine`` starts from the clusters of the last call.
 
     Args:
-        n_clusters: Number of clusters, at most the number of distinct samples.
+        n_clusters: Number of clusters; fewer if there are fewer distinct samples.
         n_init: Restarts of the first fit.
         seed: Seed of the initial centres.
     """
@@ -70,21 +70,21 @@ class KMeans(_GivenNumber):
         return self._adopt(X, x, torch.from_numpy(found.labels_).long().to(x.device), k)
 
 
-class TrueModes(_GivenNumber):
-    """The ground-truth modes as clusters: the upper bound any mode discovery is compared with."""
+class TrueModes(_FixedNumber):
+    """The true modes as clusters: an upper bound for mode discovery."""
 
     def fit(self, X: Array, y: Array | None = None) -> Self:
         """Take the modes ``y`` ``(N,)`` of samples ``(N, d)`` as their clusters."""
         if y is None:
-            raise ValueError("TrueModes needs the true mode of every sample.")
+            raise ValueError("y is None; TrueModes needs the true mode of every sample.")
         x = self._read(X, reset=True)
         modes = torch.as_tensor(y, device=x.device)
         if (modes < 0).any():
-            raise ValueError("TrueModes needs the true mode of every sample; some are unknown (negative).")
+            raise ValueError("y has negative (unknown) modes; TrueModes needs the true mode of every sample.")
         values, labels = modes.unique(return_inverse=True)
         return self._adopt(X, x, labels, len(values))
 
     def refine(self, X: Array, move: MoveKind | None = None, subcluster_probs: Array | None = None) -> Self:
-        """Follow the samples; the modes stay."""
+        """Compute the means of the same modes from the moved samples."""
         x = self._read_again(X)
         return self._adopt(X, x, torch.as_tensor(self.probs_).argmax(1), self.n_clusters_)

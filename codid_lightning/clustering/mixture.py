@@ -1,4 +1,4 @@
-"""MAP-EM of a Gaussian mixture and of the two-component mixtures inside its clusters, and where it starts from."""
+"""MAP-EM of a Gaussian mixture and of a two-component mixture inside each cluster, and initial clusters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from codid_lightning.clustering.features import QuadraticFeatures
 from codid_lightning.clustering.niw import NIW, Moments
 
-_SEED_SAMPLES = 10_000  # enough samples to draw initial centres from
+_MAX_SEED_SAMPLES = 10_000  # initial centres are drawn from at most this many samples
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class MapEM:
     def weights(self, moments: Moments) -> Tensor:
         """Mode of the cluster weights, ``(K,)``.
 
-        GEM sticks truncated one after the last cluster have their mode at weights proportional to the counts; the rest,
-        (alpha - 1) / (N + alpha - 1), belongs to clusters not opened yet.
+        If the sticks of GEM are truncated after the last cluster, the mode is proportional to the counts. The rest,
+        (alpha - 1) / (N + alpha - 1), belongs to clusters that do not exist yet.
         """
         return moments.n / (moments.n.sum() + max(self.concentration - 1, 0))
 
@@ -43,8 +43,8 @@ class MapEM:
         """Iterate until the objective per sample gains less than ``tol``.
 
         Returns:
-            Moments behind the last M-step, responsibilities ``(N, K)`` of the E-step that followed, and the log
-            posterior density, up to a constant, at every iteration.
+            Moments of the last M-step, responsibilities ``(N, K)`` of the E-step after it, and the log posterior
+            density, up to a constant, at every iteration.
         """
         objectives: list[float] = []
         following = moments
@@ -61,8 +61,8 @@ class MapEM:
     def halves(self, labels: Tensor, k: int, iterations: int, tol: float) -> Tensor:
         """Probability ``(N,)`` of the first component of the two-component mixture inside each sample's cluster.
 
-        All clusters' mixtures start from a cut across the principal axis and are fitted in one batched EM, until
-        probabilities change by less than ``tol`` on average. Sorted by cluster, a block of samples meets few clusters.
+        The mixtures start from halves along the principal axis. All are fitted in one batched EM, until the mean change
+        of the probabilities is below ``tol``. Samples are sorted by cluster, so that a block has few clusters.
         """
         labels, order = labels.sort(stable=True)
         inside = replace(self, features=QuadraticFeatures(self.features.x[order], self.features.covariance_type))
@@ -91,12 +91,12 @@ class MapEM:
 
 
 def principal_cut(x: Tensor, labels: Tensor, clusters: Moments) -> Tensor:
-    """Indicator ``(N,)`` of the side of each sample across the axis of largest variance of its cluster."""
+    """Indicator ``(N,)`` of the half of each sample along the axis of largest variance of its cluster."""
     if clusters.scatter.ndim == 3:
         axes = torch.linalg.eigh(clusters.scatter).eigenvectors[:, :, -1]
     else:
         scatter = clusters.scatter
-        if scatter.ndim == 1:  # spheres do not tell the widths along the coordinates
+        if scatter.ndim == 1:  # a shared variance does not show the widest coordinate
             features = QuadraticFeatures(x, "diag")
             scatter = features.to_moments(features.group_sums(labels, len(scatter))).scatter
         axes = torch.zeros_like(clusters.mean).scatter_(1, scatter.argmax(1, keepdim=True), 1)
@@ -107,16 +107,16 @@ def principal_cut(x: Tensor, labels: Tensor, clusters: Moments) -> Tensor:
 
 
 def spread_labels(x: Tensor, k: int, generator: Generator, start: Tensor | None = None, lloyd: int = 0) -> Tensor:
-    """Labels ``(N,)`` of the nearest of k samples far from each other (k-means++), populated clusters only.
+    """Initial labels ``(N,)``: the nearest of k centres drawn by k-means++, without empty clusters.
 
     Args:
         x: Samples ``(N, d)``.
         k: Number of centres, fewer if there are fewer distinct samples.
         generator: Draws the centres.
-        start: Centres to begin with, ``(k0, d)``.
-        lloyd: k-means iterations after the draw.
+        start: Centres to draw further ones in addition to, ``(k0, d)``.
+        lloyd: Number of k-means iterations after the draw.
     """
-    drawn = x[torch.randperm(len(x), generator=generator)[:_SEED_SAMPLES].to(x.device)]
+    drawn = x[torch.randperm(len(x), generator=generator)[:_MAX_SEED_SAMPLES].to(x.device)]
     centres = list(drawn[:1] if start is None else start.to(x.dtype))
     distances = torch.stack([(drawn - c).square().sum(1) for c in centres]).amin(0)
     while len(centres) < k and float(distances.max()) > 0:

@@ -17,17 +17,17 @@ MoveKind = Literal["merge", "split"]
 
 @dataclass(frozen=True)
 class Proposal:
-    """One proposed move: the clusters it would change, the log of its Hastings ratio, and what became of it."""
+    """A proposed move: the clusters it changes, the log of its Hastings ratio, and whether it was accepted."""
 
     kind: MoveKind
     clusters: tuple[int, ...]
     log_hastings: float
     accepted: bool
-    reason: str = ""
+    reason: str = ""  # why a move with a sufficient ratio was not accepted
 
 
 def log_hastings_split(prior: NIW, concentration: float, first: Moments, second: Moments) -> Tensor:
-    """Log Hastings ratio H_s of splitting clusters into two halves each, ``(K,)``; an empty half gives -inf.
+    """Log Hastings ratio H_s ``(K,)`` of splitting each cluster into two halves; -inf if a half is empty.
 
     H_s = alpha Gamma(N_1) f(X_1) Gamma(N_2) f(X_2) / (Gamma(N) f(X)), the paper's appendix "Preliminaries". The ratio
     of the merge that undoes the split is H_m = 1 / H_s.
@@ -47,7 +47,7 @@ def log_hastings_split(prior: NIW, concentration: float, first: Moments, second:
 
 
 def accept(log_hastings: Tensor, generator: Generator | None) -> Tensor:
-    """Which proposals are accepted: with probability min(1, H), or without a generator exactly if H > 1."""
+    """Accept proposals with probability min(1, H); without a generator, exactly if H > 1."""
     if generator is None:
         return log_hastings > 0
     chance = torch.rand(log_hastings.shape, generator=generator, dtype=torch.float64)
@@ -57,7 +57,7 @@ def accept(log_hastings: Tensor, generator: Generator | None) -> Tensor:
 def propose_splits(
     prior: NIW, concentration: float, first: Moments, second: Moments, room: int, generator: Generator | None
 ) -> list[Proposal]:
-    """Propose to split every cluster into its two sub-clusters; the best ``room`` of the accepted ones happen."""
+    """Propose to split every cluster into its two subclusters; at most ``room`` are accepted, the likeliest first."""
     ratios = log_hastings_split(prior, concentration, first, second)
     accepted = accept(ratios, generator).tolist()
     proposals = []
@@ -72,7 +72,7 @@ def propose_splits(
 def propose_merges(
     prior: NIW, concentration: float, clusters: Moments, neighbours: int, generator: Generator | None
 ) -> list[Proposal]:
-    """Propose to merge neighbouring clusters, the likeliest pairs first; no cluster merges twice in a round."""
+    """Propose to merge neighbouring clusters, the likeliest pairs first; a cluster merges at most once in a round."""
     left, right = neighbouring_pairs(clusters.mean, neighbours)
     ratios = -log_hastings_split(prior, concentration, clusters[left], clusters[right])
     accepted = accept(ratios, generator).tolist()
@@ -101,15 +101,15 @@ def log_joint(prior: NIW, concentration: float, clusters: Moments) -> float:
 def agglomerate(
     clusters: Moments, prior: Callable[[Moments], NIW], concentration: float, neighbours: int
 ) -> tuple[Tensor, int]:
-    """Merge neighbouring clusters down to a single one; of the levels where merging stops, the likeliest is returned.
+    """Merge neighbouring clusters down to a single one, and return the likeliest clustering on the way.
 
-    All merges with a Hastings ratio above one happen. Where there is none, the one that costs least per sample of its
-    smaller part is forced: two cells of one Gaussian may be likelier apart than together and still worse than the whole
-    Gaussian.
+    All merges with a Hastings ratio above one are made. If there is none, the clustering is a candidate, and the merge
+    that loses least per sample of its smaller part is made: two parts of a Gaussian may be likelier apart than merged,
+    and still less likely than the whole Gaussian.
 
     Args:
         clusters: Moments of the clusters.
-        prior: Gives the prior for the current clusters.
+        prior: Function that returns the prior for the current clusters.
         concentration: Concentration alpha of the Dirichlet process.
         neighbours: How many nearest clusters each may merge with.
 
@@ -137,7 +137,7 @@ def agglomerate(
 
 
 def neighbouring_pairs(means: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:
-    """Pairs of clusters of which one is among the other's nearest, each pair once and ordered."""
+    """Pairs of clusters in which one is among the nearest of the other; each pair occurs once, smaller index first."""
     k = len(means)
     distances = torch.cdist(means, means)
     distances.fill_diagonal_(torch.inf)

@@ -1,12 +1,12 @@
 """The normal-inverse-Wishart prior of a Gaussian cluster: posterior, MAP estimate and log marginal likelihood.
 
-One implementation serves three families, told apart by the shape of a scatter:
+There are three families of covariances. The shape of the scatter says which:
 
 * ``full``: ``(K, d, d)``, the normal-inverse-Wishart of the paper's appendix;
 * ``diag``: ``(K, d)``, one normal-inverse-Gamma per dimension, that is a one-dimensional normal-inverse-Wishart;
 * ``spherical``: ``(K,)``, one variance shared by all dimensions.
 
-Everything here works on per-cluster summaries, costs little next to a pass over the data and is done in float64.
+All functions use per-cluster summaries in float64. They take little time compared with a pass over the data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FAMILIES: tuple[CovarianceType, ...] = ("spherical", "diag", "full")
 
 @dataclass(frozen=True)
 class Moments:
-    """What a Gaussian needs to know of its points: how many, their mean, their scatter around that mean."""
+    """Number, mean and scatter around the mean of the points of each cluster."""
 
     n: Tensor  # (K,)
     mean: Tensor  # (K, d)
@@ -35,7 +35,7 @@ class Moments:
         return Moments(self.n[index], self.mean[index], self.scatter[index])
 
     def merged(self, other: Moments) -> Moments:
-        """Moments of the union of each cluster with the other side's cluster."""
+        """Moments of the union of each cluster with the cluster of the same index in `other`."""
         pairs = torch.arange(len(self.n), device=self.n.device).repeat(2)
         both = Moments(
             torch.cat([self.n, other.n]), torch.cat([self.mean, other.mean]), torch.cat([self.scatter, other.scatter])
@@ -43,7 +43,7 @@ class Moments:
         return both.grouped(pairs, len(self.n))
 
     def grouped(self, group: Tensor, count: int) -> Moments:
-        """Moments of ``count`` unions of clusters; ``group`` ``(K,)`` says which union each belongs to."""
+        """Moments of ``count`` unions of clusters; ``group`` ``(K,)`` is the union of each cluster."""
 
         def total(values: Tensor) -> Tensor:
             return values.new_zeros(count, *values.shape[1:]).index_add_(0, group, values)
@@ -60,9 +60,9 @@ class NIW:
 
     Args:
         mean: Prior mean mu*, ``(d,)``.
-        kappa: How many observations the prior mean is worth.
+        kappa: Weight of the prior mean, in observations.
         psi: Prior scatter Psi*: ``(d, d)``, ``(d,)`` or a scalar tensor, by covariance family.
-        nu: How many observations the prior scatter is worth (``full``: more than d - 1).
+        nu: Weight of the prior scatter, in observations (``full``: more than d - 1).
     """
 
     mean: Tensor
@@ -104,7 +104,7 @@ class NIW:
         return evidence + shrink - 0.5 * d * math.log(math.pi) * data.n
 
     def _freedom(self, n: Tensor) -> Tensor:
-        """Posterior nu_n: a shared variance sees every coordinate of every point."""
+        """Posterior nu_n; for a shared variance, every coordinate of a point counts."""
         return self.nu + (n * self.mean.shape[0] if self.covariance_type == "spherical" else n)
 
     def _mode_offset(self) -> float:
@@ -121,7 +121,7 @@ class NIW:
 
 
 def _mode_offset(d: int, covariance_type: CovarianceType) -> float:
-    """What the mode of the joint density over (mean, covariance) adds to nu."""
+    """The number added to nu in the mode of the joint density of mean and covariance."""
     return 3.0 if covariance_type == "diag" else d + 2.0
 
 
@@ -133,25 +133,24 @@ def empirical_prior(
     floor: float = 1e-9,
     unit: PsiUnit = "clusters",
 ) -> NIW:
-    """Prior whose hyperparameters are read off the clusters themselves (empirical Bayes).
+    """Prior with hyperparameters estimated from the clusters (empirical Bayes). The data are centred at the origin.
 
-    Psi* puts the prior's mode at psi_scale * W with W the pooled within-cluster covariance: by the MAP estimate that EM
-    uses, a cluster without points is as wide as the others; kappa* matches the spread of the cluster means measured in
-    W; nu* is the candidate between the vaguest proper prior and four times that with the highest marginal likelihood:
-    covariances that agree earn a strong prior, which few points in many dimensions need. The upper end keeps the prior
-    weak next to clusters of some size, or halves could never be narrower than their cluster. The data are expected
-    around the origin.
+    Psi*: the mode of the prior is psi_scale * W, where W is the pooled within-cluster covariance. With the MAP estimate
+    that EM uses, a cluster without points is then as wide as the others.
+    kappa*: from the spread of the cluster means, in units of W.
+    nu*: of the vaguest proper prior, twice and four times that, the one with the highest marginal likelihood. If the
+    covariances of the clusters agree, the prior is strong, which helps with few points in many dimensions. The upper
+    limit keeps it weak compared with clusters of moderate size: else a half could not be narrower than its cluster.
 
-    In units of the samples W is isotropic, with the samples' total variance in every direction. It does not shrink with
-    the clusters: together with a large nu, how wide a cluster is expected to be no longer depends on how tight the
-    current ones are.
+    With unit ``samples``, W is isotropic: the total variance of the samples in every direction. It does not shrink with
+    the clusters. With a large nu, the expected width of a cluster then no longer depends on the current clusters.
 
     Args:
         clusters: Moments of the current clusters.
-        psi_scale: Variance a cluster is expected to have, in units of W.
+        psi_scale: Expected variance of a cluster, in units of W.
         kappa: Given weight of the prior mean.
         nu: Given weight of the prior scatter.
-        floor: Smallest variance W taken seriously.
+        floor: Variance added to W in every direction.
         unit: What W is: the pooled within-cluster covariance, or the variance of all samples summed over dimensions.
     """
     d = clusters.mean.shape[1]
@@ -189,13 +188,15 @@ def _identity(like: Tensor) -> Tensor:
 
 
 def cholesky(matrices: Tensor) -> Tensor:
-    """Cholesky factors ``(K, d, d)``; a matrix that rounding left indefinite gets the least jitter that helps."""
+    """Cholesky factors ``(K, d, d)``; matrices that are indefinite by rounding get the smallest sufficient jitter."""
     factors: Tensor
     factors, failed = torch.linalg.cholesky_ex(matrices)
     jitter = torch.finfo(matrices.dtype).eps
     while failed.any():
         if not matrices.isfinite().all():
-            raise ValueError("A scatter matrix is not finite: the samples are too large to be squared.")
+            raise ValueError(
+                "A scatter matrix is not finite because squares of the samples overflow; scale the samples."
+            )
         size = matrices.diagonal(dim1=1, dim2=2).abs().mean(1) * (failed > 0)
         matrices = matrices + jitter * torch.diag_embed(size[:, None].expand(-1, matrices.shape[1]))
         factors, failed = torch.linalg.cholesky_ex(matrices)

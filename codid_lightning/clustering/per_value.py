@@ -1,4 +1,4 @@
-"""Modes under each value of an attribute: one clusterer per value, in a slot numbering that never shifts."""
+"""Modes under each value of an attribute: one clusterer per value, and slot numbers that clusters keep."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class Move:
 
 @dataclass(frozen=True)
 class Clustering:
-    """What crosses from clustering to training, for A attribute values with K slots each."""
+    """The result of clustering that training uses, for A attribute values with K slots each."""
 
     labels: Tensor  # (N,) slot id: value * K + slot
     probs: Tensor  # (N, K) cluster probabilities over the slots of the sample's own value
     active: Tensor  # (A, K) slots in use
     inherit: Tensor  # (A, K, K) weight of former slot j in slot k; rows sum to one where active, else to zero
-    share: Tensor  # (A, K) part of its parent's mass a slot takes: 0.5 for the children of a split, else 1
+    share: Tensor  # (A, K) share of its parent's probability: 0.5 for the children of a split, else 1
     means: Tensor  # (A, K, d)
     sub_means: Tensor  # (A, K, 2, d)
-    sub_probs: Tensor  # (N, 2) probabilities of the two halves of the sample's own cluster
+    sub_probs: Tensor  # (N, 2) probabilities of the two subclusters of the sample's cluster
     moves: tuple[Move, ...]
 
     def measured_in(self, z: Tensor) -> Clustering:
-        """The same clusters, which were found elsewhere, with means and halves' means (A, K, 2, d) in z (N, d)."""
+        """The same clusters, with the means of clusters and subclusters in other features z (N, d)."""
         values, slots = self.active.shape
 
         def weighted_means(weight: Tensor) -> Tensor:
@@ -57,18 +57,18 @@ class ModesPerValue:
     """One clusterer under each value of an attribute.
 
     Args:
-        clusterer: Prototype; a copy of its own works under each value.
+        clusterer: Prototype; every value gets a copy.
         n_clusters: Initial number of clusters under each value.
         max_clusters: Slots under each value, the truncation level of the Dirichlet process.
-        search: Let the first ``fit`` already search the number of clusters. By default it keeps ``n_clusters`` and
-            leaves the moves to ``refine``, as Algorithm 1 does.
+        search: Whether ``fit`` searches the number of clusters. By default it finds ``n_clusters``, and only
+            ``refine`` changes their number, as in Algorithm 1.
     """
 
     def __init__(
         self, clusterer: Clusterer, n_clusters: Sequence[int], max_clusters: int, search: bool = False
     ) -> None:
         if max(n_clusters) > max_clusters:
-            raise ValueError(f"n_clusters {list(n_clusters)} must not exceed max_clusters {max_clusters}.")
+            raise ValueError(f"n_clusters is {list(n_clusters)}, max_clusters is {max_clusters}; raise max_clusters.")
         self.max_clusters = max_clusters
         arguments: dict[str, Any] = {"max_clusters": max_clusters} | ({} if search else {"max_rounds": 0})
         self.clusterers = [_under_value(clusterer, v, n_clusters=k, **arguments) for v, k in enumerate(n_clusters)]
@@ -80,26 +80,27 @@ class ModesPerValue:
         Args:
             z: Representations.
             a: Values of the attribute.
-            modes: True modes ``(N,)``, read by ``TrueModes`` alone.
+            modes: True modes ``(N,)``; only ``TrueModes`` uses them.
         """
         for value, clusterer in enumerate(self.clusterers):
             here = self._samples(a, value)
             clusterer.fit(z[here], None if modes is None else modes[here])
             if clusterer.n_clusters_ > self.max_clusters:
                 raise ValueError(
-                    f"value {value} has {clusterer.n_clusters_} modes, more than {self.max_clusters} slots."
+                    f"Value {value} has {clusterer.n_clusters_} modes, max_clusters is {self.max_clusters}; raise it."
                 )
             self.slots[value] = list(range(clusterer.n_clusters_))
         return self._assemble(z, a, self.slots, moves=())
 
     def refine(self, z: Tensor, a: Tensor, move: MoveKind, subcluster_probs: Tensor | None = None) -> Clustering:
-        """Cluster the same samples again after training moved them, with one round of merge or split proposals.
+        """Cluster the same samples again after training has moved them, with one round of merge or split proposals.
 
         Args:
             z: Representations ``(N, d)`` of the samples of the last call, in the same order.
             a: Values of the attribute ``(N,)``.
             move: Kind of the proposals.
-            subcluster_probs: Halves to propose splits into, ``(N, 2)``; default: the clusterers' own.
+            subcluster_probs: Probabilities of the subclusters for proposed splits, ``(N, 2)``; default: those found
+                by the clusterers.
         """
         former = [list(slots) for slots in self.slots]
         for value, clusterer in enumerate(self.clusterers):
@@ -111,11 +112,11 @@ class ModesPerValue:
         return self._assemble(z, a, former, tuple(moves))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue exactly, as tensors and numbers."""
+        """The state, as tensors and numbers; ``refine`` gives the same results after loading."""
         return {"slots": [list(s) for s in self.slots], "clusterers": [c.state_dict() for c in self.clusterers]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what ``state_dict`` gave."""
+        """Load what ``state_dict`` returned."""
         self.slots = [list(s) for s in state["slots"]]
         for clusterer, learned in zip(self.clusterers, state["clusterers"], strict=True):
             clusterer.load_state_dict(learned)
@@ -123,7 +124,7 @@ class ModesPerValue:
     def _samples(self, a: Tensor, value: int) -> Tensor:
         here = torch.where(a == value)[0]
         if len(here) == 0:
-            raise ValueError(f"No sample has value {value} of the attribute; its modes cannot be found.")
+            raise ValueError(f"No sample has value {value} of the attribute; remove the value or add samples.")
         return here
 
     def _assemble(self, z: Tensor, a: Tensor, former: list[list[int]], moves: tuple[Move, ...]) -> Clustering:
@@ -152,7 +153,7 @@ class ModesPerValue:
             found.share[value, slot] = 1 - 0.5 * (clusterer.parents_ @ siblings).float()
             found.means[value, slot] = clusterer.means_.float()
             found.sub_means[value, slot] = clusterer.sub_means_.float()
-            clusterer.forget_samples()
+            clusterer.drop_labels()
         return found
 
     def _moves(self, value: int, former: list[int]) -> list[Move]:
@@ -163,16 +164,16 @@ class ModesPerValue:
 
 
 def _under_value(clusterer: Clusterer, value: int, **arguments: Any) -> Clusterer:
-    """A copy of the prototype with the arguments of one value, as far as it has them, and a seed of its own."""
+    """A copy of the prototype with another seed and those of the arguments that its class has."""
     copy: Clusterer = clone(clusterer)
-    mine = copy.get_params()
-    arguments["seed"] = mine.get("seed", 0) + value
-    copy.set_params(**{name: argument for name, argument in arguments.items() if name in mine})
+    known = copy.get_params()
+    arguments["seed"] = known.get("seed", 0) + value
+    copy.set_params(**{name: argument for name, argument in arguments.items() if name in known})
     return copy
 
 
 def _carry_slots(parents: Tensor, former: list[int], max_clusters: int) -> list[int]:
-    """Slots of the new clusters: the heaviest parent's, and the lowest free one for a second child."""
+    """Slots of the new clusters: that of the main parent, or the first free slot for the second child of a split."""
     heirs = [former[k] for k in parents.argmax(1).tolist()]
     slots: list[int] = []
     for slot in heirs:

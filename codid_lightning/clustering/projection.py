@@ -1,4 +1,4 @@
-"""Centre, scale and project samples to the directions that carry structure."""
+"""Centre and scale samples, and project them to the principal components that separate clusters."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_PLAIN = 16  # up to so many dimensions a full covariance needs no help
-_MOST = 32  # components beyond the first few dozen cost more than they tell
+_MAX_UNPROJECTED = 16  # samples with more dimensions are projected
+_MAX_COMPONENTS = 32  # further components take more time than they are useful
 _ROWS = 1 << 14  # rows projected at a time
 
 
@@ -17,14 +17,14 @@ _ROWS = 1 << 14  # rows projected at a time
 class Projection:
     """An affine map ``y = (x - mean) @ basis / scale`` to the space mixtures are fitted in.
 
-    What the basis leaves out is modelled by one isotropic Gaussian shared by all clusters, so that densities are
-    densities of ``x``.
+    The directions outside of the basis are modelled by one isotropic Gaussian that all clusters share, so that
+    densities are densities of ``x``.
 
     Args:
         mean: Mean of the samples, ``(d,)``, float64.
         basis: Orthonormal directions, ``(d, p)``, float64.
         scale: Root mean square of the projected coordinates.
-        residual: Variance of the left-out directions; zero if there are none.
+        residual: Variance in each direction outside of the basis; zero if there are none.
     """
 
     mean: Tensor
@@ -38,12 +38,13 @@ class Projection:
 
         Args:
             x: Samples.
-            n_components: How many; default all in few dimensions, else ``structured_components``.
+            n_components: Number of components; default: all in at most 16 dimensions, else
+                ``structured_components``.
         """
         n, d = x.shape
         mean = x.mean(0, dtype=torch.float64)
         covariance = sum((_centred(part, mean) for part in x.split(_ROWS)), torch.zeros(d, d).to(mean)) / n
-        if n_components is None and d <= _PLAIN:
+        if n_components is None and d <= _MAX_UNPROJECTED:
             return cls(mean, torch.eye(d).to(mean), math.sqrt(float(covariance.diagonal().mean())) or 1.0, 0.0)
         values, vectors = torch.linalg.eigh(covariance)
         values, vectors = values.flip(0).clamp_min(0), vectors.flip(1)
@@ -57,7 +58,7 @@ class Projection:
         return torch.cat([(part - self.mean).to(x.dtype) @ matrix for part in x.split(_ROWS)])
 
     def log_volume(self, x: Tensor) -> Tensor:
-        """What turns log densities of ``y`` into log densities of ``x``, ``(N,)``."""
+        """Terms ``(N,)`` to add to log densities of ``y`` to get log densities of ``x``."""
         d, p = self.basis.shape
         volume = x.new_full((len(x),), -p * math.log(self.scale))
         if self.residual <= 0:
@@ -69,10 +70,10 @@ class Projection:
 
 
 def structured_components(values: Tensor, n: int) -> int:
-    """How many principal components carry structure, from the sorted eigenvalues of the covariance of n samples.
+    """Number of principal components above noise, from the sorted eigenvalues of the covariance of n samples.
 
-    Eigenvalues below the edge that pure noise of the median level would reach (Marchenko-Pastur) are discarded; of the
-    others the effective rank, exp of the entropy of their shares of the variance, says how many matter.
+    Eigenvalues below the largest eigenvalue of pure noise at the median level (Marchenko-Pastur) are discarded. The
+    result is the effective rank of the others: exp of the entropy of their shares of the variance.
     """
     d = len(values)
     level = float(values[: max(1, min(n - 1, d))].median())
@@ -81,7 +82,7 @@ def structured_components(values: Tensor, n: int) -> int:
     if len(signal) == 0:
         return 1
     shares = signal / signal.sum()
-    return min(_MOST, math.ceil(float(torch.exp(-(shares * shares.log()).sum())) - 1e-9))
+    return min(_MAX_COMPONENTS, math.ceil(float(torch.exp(-(shares * shares.log()).sum())) - 1e-9))
 
 
 def _centred(x: Tensor, mean: Tensor) -> Tensor:

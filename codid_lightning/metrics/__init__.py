@@ -1,6 +1,6 @@
-"""Metrics: each a pure function of samples and a thin torchmetrics class around it.
+"""Metrics. Each is a function of all samples and a torchmetrics class that collects batches and calls it.
 
-Accuracy and macro F1 are torchmetrics' own; here is what it lacks. Information is in bits.
+They complete torchmetrics, which has accuracy and macro F1. Information is measured in bits.
 """
 
 from codid_lightning.metrics.base import SampleMetric

@@ -1,4 +1,4 @@
-"""What the metrics share: random subsets, and the bridge from a pure function to a torchmetrics class."""
+"""Random subsets of samples, and torchmetrics classes made from functions."""
 
 import inspect
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def subsample(max_samples: int, seed: int, *tensors: Tensor) -> tuple[Tensor, ..
 
 
 class SampleMetric(Metric):
-    """One function of all samples: batches and ranks are concatenated, then `function` is called once.
+    """Concatenates the samples of all batches and ranks, then calls `function` once.
 
     The positional parameters of `function` are tensors with one row per sample and become the arguments of
     `update`; its keyword-only parameters become the arguments of the constructor.
@@ -32,24 +32,25 @@ class SampleMetric(Metric):
     def __init__(self, **options: Any) -> None:
         super().__init__()
         parameters = inspect.signature(self.function).parameters.values()
-        self._samples = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+        self.input_names = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
         unknown = set(options) - {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
         if unknown:
-            raise TypeError(f"{type(self).__name__} has no option {', '.join(sorted(unknown))}")
+            raise TypeError(f"{type(self).__name__} has no option {', '.join(sorted(unknown))}; remove it.")
         self.options = options
-        for name in self._samples:
+        for name in self.input_names:
             self.add_state(name, default=[], dist_reduce_fx="cat")
 
     def update(self, *samples: Tensor) -> None:
-        """Remember one batch; every tensor has the same length."""
-        if len(samples) != len(self._samples):
-            raise TypeError(f"{type(self).__name__}.update takes {', '.join(self._samples)}")
-        for name, tensor in zip(self._samples, samples, strict=True):
+        """Add one batch; all tensors have the same length."""
+        if len(samples) != len(self.input_names):
+            names = ", ".join(self.input_names)
+            raise TypeError(f"{type(self).__name__}.update needs {names}; got {len(samples)} tensors.")
+        for name, tensor in zip(self.input_names, samples, strict=True):
             getattr(self, name).append(tensor.detach())
 
     def compute(self) -> Tensor | dict[str, Tensor]:
-        """The value of `function` on everything seen so far."""
-        value = self.function(*(dim_zero_cat(getattr(self, name)) for name in self._samples), **self.options)
+        """The value of `function` on all samples since the last reset."""
+        value = self.function(*(dim_zero_cat(getattr(self, name)) for name in self.input_names), **self.options)
         if isinstance(value, dict):
             return {name: torch.tensor(score) for name, score in value.items()}
         return torch.tensor(value)

@@ -1,9 +1,10 @@
-"""How well clusters match the true modes, and how compact they are."""
+"""Agreement of clusters with the true modes, and compactness of clusters."""
 
 from collections.abc import Callable
 
 import torch
 from scipy.optimize import linear_sum_assignment
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score, silhouette_score
 from torch import Tensor
 
 from codid_lightning.metrics.base import SampleMetric, subsample
@@ -16,9 +17,9 @@ from codid_lightning.metrics.information import (
 
 
 def cluster_accuracy(clusters: Tensor, modes: Tensor) -> float:
-    """Share of samples that the best one-to-one matching of clusters to modes gets right.
+    """Share of samples that the best one-to-one matching of clusters to modes assigns correctly.
 
-    The two numbers may differ: what is left over on either side counts as wrong.
+    If there are more clusters than modes, the samples of unmatched clusters count as wrong, and conversely.
     """
     table = contingency(clusters, modes).cpu().numpy()
     rows, columns = linear_sum_assignment(table, maximize=True)
@@ -27,28 +28,18 @@ def cluster_accuracy(clusters: Tensor, modes: Tensor) -> float:
 
 def adjusted_rand_index(clusters: Tensor, modes: Tensor) -> float:
     """Pairs of samples on which two partitions agree, corrected for chance (Hubert & Arabie 1985)."""
-    table = contingency(clusters, modes).double()
-
-    def pairs(counts: Tensor) -> float:
-        return float((counts * (counts - 1) / 2).sum())
-
-    together, by_cluster, by_mode = pairs(table), pairs(table.sum(1)), pairs(table.sum(0))
-    expected = by_cluster * by_mode / max(1.0, pairs(table.sum()))
-    best = (by_cluster + by_mode) / 2
-    return (together - expected) / (best - expected) if best != expected else 1.0
+    return float(adjusted_rand_score(modes.cpu().numpy(), clusters.cpu().numpy()))
 
 
 def normalized_mutual_information(clusters: Tensor, modes: Tensor) -> float:
-    """`normalized_information` of two partitions; a single mode found as a single cluster scores 1."""
-    if len(clusters.unique()) == len(modes.unique()) == 1:
-        return 1.0
-    return normalized_information(clusters, modes)
+    """`2 I / (H + H)` of two partitions; a single cluster of a single mode scores 1."""
+    return float(normalized_mutual_info_score(modes.cpu().numpy(), clusters.cpu().numpy()))
 
 
 def mean_within(
     groups: Tensor, score: Callable[[Tensor, Tensor], float], x: Tensor, y: Tensor, *, by_size: bool = False
 ) -> float:
-    """Mean of `score(x, y)` over the groups, each counted once or by its number of samples."""
+    """Mean of `score(x, y)` over the groups, with equal weights or (`by_size`) by their number of samples."""
     names, sizes = groups.unique(return_counts=True)
     scores = torch.tensor([score(x[groups == g], y[groups == g]) for g in names], dtype=torch.float64)
     weights = sizes.double().cpu() if by_size else torch.ones_like(scores)
@@ -56,20 +47,20 @@ def mean_within(
 
 
 def subcluster_accuracy(subclusters: Tensor, modes: Tensor, clusters: Tensor) -> float:
-    """`cluster_accuracy` of the two halves of a cluster, averaged over the clusters."""
+    """`cluster_accuracy` of the two subclusters of a cluster, averaged over the clusters."""
     return mean_within(clusters, cluster_accuracy, subclusters, modes)
 
 
 def mode_scores(clusters: Tensor, modes: Tensor, values: Tensor, others: Tensor) -> dict[str, float]:
     """All scores of discovered modes, by the names under which they are logged.
 
-    The paper's scores are taken under each value of the attribute and averaged over the values. Beside them
-    stand two that tell modes from the other attribute, with which they are correlated: clusters that merely
-    follow a_2 have a high `modes/nmi_a2` and a low `modes/nmi_given_a2`.
+    The paper's scores are computed under each value of the attribute and averaged over the values. Two more scores
+    show whether clusters follow the modes or the other attribute, which is correlated with them: clusters of a_2 have
+    a high `modes/nmi_a2` and a low `modes/nmi_given_a2`.
 
     Args:
         clusters: `(N,)` discovered modes, numbered over all values of the attribute.
-        modes: `(N,)` true modes, -1 where unknown; without any, only what needs none is returned.
+        modes: `(N,)` true modes, -1 where unknown; if all are, only scores without modes are returned.
         values: `(N,)` values of the attribute whose modes these are.
         others: `(N,)` values of the other attribute, or one number per combination of several.
     """
@@ -94,21 +85,14 @@ def mode_scores(clusters: Tensor, modes: Tensor, values: Tensor, others: Tensor)
 def silhouette(z: Tensor, clusters: Tensor, *, max_samples: int = 5000, seed: int = 0) -> float:
     """Mean silhouette (Rousseeuw 1987) with Euclidean distances, on at most `max_samples` random samples.
 
-    Zero when fewer than two clusters remain: there is no other cluster to be far from.
+    It is 0 for a single cluster, and for clusters of one sample each. It is NaN if a representation is not finite.
     """
     z, clusters = subsample(max_samples, seed, z, clusters)
-    codes = joint_labels(clusters)
-    sizes = codes.bincount()  # (K,)
-    if len(sizes) < 2:
+    if not 2 <= len(clusters.unique()) < len(clusters):
         return 0.0
-    membership = torch.nn.functional.one_hot(codes).to(z.dtype)  # (N, K)
-    total = torch.cat([torch.cdist(rows, z) @ membership for rows in z.split(1024)])  # (N, K)
-    own = codes[:, None]
-    own_size = sizes[codes]
-    inside = total.gather(1, own).squeeze(1) / (own_size - 1).clamp(min=1)
-    outside = (total / sizes).scatter(1, own, torch.inf).amin(1)
-    width = (outside - inside) / torch.maximum(inside, outside).clamp(min=torch.finfo(z.dtype).tiny)
-    return float(width.where(own_size > 1, 0).mean())
+    if not z.isfinite().all():
+        return float("nan")
+    return float(silhouette_score(z.double().cpu().numpy(), clusters.cpu().numpy()))
 
 
 class ClusterAccuracy(SampleMetric):

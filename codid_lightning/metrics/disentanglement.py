@@ -1,4 +1,4 @@
-"""How much two representations share, and how informative one is about its own attribute."""
+"""Information shared by two representations, and how well a representation predicts its attribute."""
 
 import math
 
@@ -14,8 +14,11 @@ def neighbour_information(
 ) -> float:
     """`I(z1; z2)` in bits by k-nearest neighbours (Kraskov et al. 2004, estimator 1), at least 0.
 
-    Distances are Euclidean within each representation and their maximum jointly. In many dimensions the estimate
-    is biased towards zero: compare it between methods on the same data, do not read it as an absolute value.
+    The distance of two samples is Euclidean in each representation; the joint distance is the larger of the two. In
+    many dimensions the estimate is biased towards zero: compare methods on the same data, and do not interpret the
+    absolute value.
+
+    scikit-learn has this estimator for single features only (`mutual_info_regression`).
     """
     z1, z2 = (z.double() for z in subsample(max_samples, seed, z1, z2))
     near1, near2 = torch.cdist(z1, z1), torch.cdist(z2, z2)  # (N, N)
@@ -23,8 +26,8 @@ def neighbour_information(
     radius = joint.topk(neighbours, largest=False).values[:, -1:]  # (N, 1)
     counts = [(near < radius).sum(1) - 1 for near in (near1, near2)]  # without the sample itself
     n, k = torch.tensor(float(len(z1))), torch.tensor(float(neighbours))
-    spread = sum((torch.digamma(count.double() + 1).mean() for count in counts), torch.tensor(0.0))
-    return max(0.0, float(torch.digamma(k) + torch.digamma(n) - spread) / math.log(2))
+    marginal = sum((torch.digamma(count.double() + 1).mean() for count in counts), torch.tensor(0.0))
+    return max(0.0, float(torch.digamma(k) + torch.digamma(n) - marginal) / math.log(2))
 
 
 def informativeness_error(
@@ -34,10 +37,10 @@ def informativeness_error(
 
     Args:
         z: `(N, d)` representations.
-        labels: `(N,)` values of the attribute that `z` stands for.
-        held_out: `(N,)` true where a sample is predicted, false where it trains the trees.
+        labels: `(N,)` values of the attribute that `z` represents.
+        held_out: `(N,)` true for samples that are predicted, false for samples that train the trees.
         max_samples: Limit on the training samples.
-        seed: Decides which samples train, and the trees' own randomness.
+        seed: Of the choice of training samples and of the trees.
     """
     held_out = held_out.bool()
     train_z, train_labels = subsample(max_samples, seed, z[~held_out], labels[~held_out])

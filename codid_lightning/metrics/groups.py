@@ -1,4 +1,4 @@
-"""Accuracy where it is worst."""
+"""Accuracy in groups of samples, and in the worst group."""
 
 from collections.abc import Sequence
 
@@ -32,13 +32,13 @@ class WorstGroupAccuracy(SampleMetric):
 class CellAccuracy(Metric):
     """Accuracy of the first attribute in the cells (a_1, a_q) of every other attribute: their mean and the worst.
 
-    Where clusters c_1 under the values of a_1 are known, they take its place: hidden correlations are within a value.
-    Plain accuracy on correlated data rewards the use of the correlation; a rare cell shows what it costs. Only counts
-    are kept, so memory does not grow with the data and ranks add up.
+    If clusters c_1 under the values of a_1 are known, cells are (c_1, a_q): hidden correlations are within a value.
+    Plain accuracy on correlated data is high for a model that uses the correlation; such a model is wrong in rare
+    cells. Only counts are stored: memory does not grow with the data, and the counts of ranks are added.
 
     Args:
         attribute_sizes: Number of values of each attribute.
-        min_samples: Cells with fewer samples say too little and are left out; without any other, both are NaN.
+        min_samples: Smaller cells are left out, because their accuracy is too noisy; if none is left, results are NaN.
         num_groups: Number of possible clusters; default: the number of values of a_1.
     """
 
@@ -56,7 +56,7 @@ class CellAccuracy(Metric):
             self.add_state(name, torch.zeros(first * sum(others), dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, predictions: Tensor, attributes: Tensor, groups: Tensor | None = None) -> None:
-        """Count one batch of predicted values of a_1 (B,), all attributes (B, Q) and, where known, clusters (B,)."""
+        """Count one batch: predicted values of a_1 (B,), all attributes (B, Q) and, if known, clusters (B,)."""
         sizes, starts = self.others.to(attributes.device), self.starts.to(attributes.device)
         first = attributes[:, 0] if groups is None else groups
         cells = starts + first[:, None] * sizes + attributes[:, 1:]  # (B, Q - 1)

@@ -1,6 +1,7 @@
 """Information between labels, in bits, and tests of their independence.
 
-All estimates are plug-in estimates from counts: exact for the empirical distribution of the given samples.
+All estimates are computed from counts: they are exact for the empirical distribution of the given samples. All are sums
+of joint entropies; scikit-learn has no conditional information or entropy.
 """
 
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ import torch
 from scipy.stats import chi2_contingency
 from torch import Tensor
 
-from codid_lightning.losses import shuffle_within
 from codid_lightning.metrics.base import SampleMetric
+from codid_lightning.metrics.permutation import shuffle_within
 
 
 def joint_labels(*labels: Tensor) -> Tensor:
@@ -37,12 +38,12 @@ def entropy(*labels: Tensor) -> float:
 
 
 def conditional_entropy(x: Tensor, given: Tensor) -> float:
-    """`H(x | given)`: with modes and clusters, the part of the Variation of Information one of them misses."""
+    """`H(x | given)`: the information in `x` that `given` does not contain."""
     return max(0.0, entropy(x, given) - entropy(given))
 
 
 def variation_of_information(x: Tensor, y: Tensor) -> float:
-    """`H(x | y) + H(y | x)`: how far two partitions are apart."""
+    """`H(x | y) + H(y | x)`: the distance of two partitions."""
     return conditional_entropy(x, y) + conditional_entropy(y, x)
 
 
@@ -52,12 +53,12 @@ def mutual_information(x: Tensor, y: Tensor) -> float:
 
 
 def conditional_information(x: Tensor, y: Tensor, given: Tensor) -> float:
-    """`I(x; y | given)`; with (modes, a_2, clusters) this is the paper's within-cluster correlation."""
+    """`I(x; y | given)`; for (modes, a_2, clusters) it is the paper's within-cluster correlation."""
     return max(0.0, entropy(x, given) + entropy(y, given) - entropy(x, y, given) - entropy(given))
 
 
 def normalized_information(x: Tensor, y: Tensor) -> float:
-    """`2 I(x; y) / (H(x) + H(y))`; two constants share nothing and score 0."""
+    """`2 I(x; y) / (H(x) + H(y))`; 0 for two constants, where scikit-learn gives 1."""
     total = entropy(x) + entropy(y)
     return 2 * mutual_information(x, y) / total if total > 0 else 0.0
 
@@ -69,11 +70,11 @@ class IndependenceTest:
     group: int
     statistic: float
     p_value: float
-    min_expected: float  # below about 5 the chi-squared approximation is doubtful
+    min_expected: float  # smallest expected count; below about 5 the chi-squared approximation is unreliable
 
 
 def chi_squared_tests(x: Tensor, y: Tensor, groups: Tensor) -> list[IndependenceTest]:
-    """Are `x` and `y` independent within each group? Groups where one of them is constant are left out."""
+    """Test of independence of `x` and `y` within each group; groups in which one of them is constant are left out."""
     tests = []
     for group in groups.unique().tolist():
         inside = groups == group
@@ -87,7 +88,7 @@ def chi_squared_tests(x: Tensor, y: Tensor, groups: Tensor) -> list[Independence
 
 
 def holm(p_values: list[float]) -> list[float]:
-    """Holm's step-down adjustment: valid for any dependence between the tests."""
+    """p-values adjusted by Holm's method, which is valid for any dependence between the tests."""
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     scaled = accumulate(((len(order) - rank) * p_values[i] for rank, i in enumerate(order)), max)
     adjusted = dict(zip(order, scaled, strict=True))
@@ -103,7 +104,7 @@ def dependent_share(x: Tensor, y: Tensor, groups: Tensor, *, level: float = 0.05
 def information_null(x: Tensor, y: Tensor, given: Tensor, draws: int = 200, seed: int = 0) -> Tensor:
     """`I(x; y | given)` after `y` is permuted within every value of `given`, `draws` times.
 
-    Plug-in information is never below zero, even for independent labels: this is what it amounts to by chance.
+    Estimated information of independent labels is above zero by chance; this is its distribution.
     """
     generator = torch.Generator().manual_seed(seed)
     cells, groups, shuffled = (joint_labels(*labels).cpu() for labels in ((x, given), (given,), (y,)))

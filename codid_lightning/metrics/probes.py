@@ -1,4 +1,4 @@
-"""What a fresh classifier can read out of a representation it did not shape."""
+"""Classifiers (probes) trained on fixed representations, to measure the information in them."""
 
 from collections.abc import Iterator
 
@@ -11,17 +11,17 @@ from codid_lightning.metrics.information import entropy, joint_labels
 
 
 def held_out_log_probs(z: Tensor, labels: Tensor, *, hidden: int = 64, folds: int = 3, seed: int = 0) -> Tensor:
-    """Log-probabilities of `labels` from `z`, each sample predicted by a probe that never saw it.
+    """Log-probabilities of `labels` given `z`. Each sample is predicted by a probe that was not trained on it.
 
-    The probe is a network with one hidden layer, or linear if `hidden` is 0, stopped where the loss on a tenth of
-    its training samples is lowest: an overconfident probe would understate the information.
+    The probe is a network with one hidden layer, or linear if `hidden` is 0. Training stops early, by the loss on a
+    tenth of its training samples: with an overconfident probe the information would be underestimated.
 
     Args:
         z: `(N, d)` representations.
         labels: `(N,)` labels from 0 to the number of classes minus one.
         hidden: Width of the hidden layer.
         folds: Number of parts, each predicted by a probe trained on the others.
-        seed: Decides the folds, the initial weights and the batches.
+        seed: Of the folds, the initial weights and the batches.
     """
     generator = torch.Generator().manual_seed(seed)
     z, labels = z.detach().float().cpu(), labels.cpu()
@@ -38,7 +38,7 @@ def held_out_log_probs(z: Tensor, labels: Tensor, *, hidden: int = 64, folds: in
 
 
 def _fit_probe(z: Tensor, labels: Tensor, classes: int, hidden: int, generator: torch.Generator) -> nn.Module:
-    """Train with early stopping on the loss of a random tenth of the samples."""
+    """Train a probe; stop early by the loss on a random tenth of the samples."""
     order = torch.randperm(len(z), generator=generator)
     cut = max(1, len(z) // 10)
     check, train = order[:cut], order[cut:]
@@ -70,16 +70,16 @@ def _batches(rows: Tensor, generator: torch.Generator, size: int = 256) -> Itera
 
 
 def probe_accuracy(z: Tensor, labels: Tensor, *, hidden: int = 0, max_samples: int = 5000, seed: int = 0) -> float:
-    """Held-out accuracy of a probe, by default linear: the leakage of `labels` into `z`."""
+    """Held-out accuracy of a probe, by default linear, that predicts `labels` from `z`."""
     z, labels = subsample(max_samples, seed, z, joint_labels(labels))
     predicted = held_out_log_probs(z, labels, hidden=hidden, seed=seed).argmax(1)
     return float((predicted == labels.cpu()).double().mean())
 
 
 def probe_information(z: Tensor, labels: Tensor, *, hidden: int = 64, max_samples: int = 5000, seed: int = 0) -> float:
-    """Bits about `labels` that a probe finds in `z`: their entropy minus its held-out cross-entropy, at least 0.
+    """Information about `labels` in `z`: their entropy minus the held-out cross-entropy of a probe, at least 0.
 
-    On an uncorrelated test set, with z_1 and a_2, this is the paper's MI: a lower bound on `I(z_1; a_2)`.
+    For z_1 and a_2 of an uncorrelated test set it is the paper's MI, a lower bound on `I(z_1; a_2)`.
     """
     z, labels = subsample(max_samples, seed, z, joint_labels(labels))
     log_probs = held_out_log_probs(z, labels, hidden=hidden, seed=seed)

@@ -1,4 +1,4 @@
-"""How far two sets of representations lie apart."""
+"""Distance of two sets of representations."""
 
 import torch
 from torch import Tensor
@@ -10,14 +10,14 @@ from codid_lightning.metrics.probes import held_out_log_probs
 def a_distance(z: Tensor, is_test: Tensor, *, max_samples: int = 2500, seed: int = 0) -> float:
     """Proxy A-distance `2 (1 - 2 err)` between training and test representations (Ben-David et al. 2007).
 
-    `err` is the held-out error of a linear probe that tells the two sets apart, both drawn to equal size, so that
-    the distance runs from 0 (alike) to 2 (separable).
+    `err` is the held-out error of a linear probe that predicts the set of a sample. Both sets have the same size, so
+    that the distance is between 0 (same distribution) and 2 (separable).
 
     Args:
         z: `(N, d)` representations of both sets.
         is_test: `(N,)` true for the second set.
-        max_samples: Samples of each set at most.
-        seed: Decides the samples and the probe.
+        max_samples: Largest number of samples of each set.
+        seed: Of the choice of samples and of the probe.
     """
     first, second = z[~is_test.bool()], z[is_test.bool()]
     size = min(max_samples, len(first), len(second))

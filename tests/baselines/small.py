@@ -10,8 +10,8 @@ import torch
 import torch.multiprocessing as mp
 from lightning import Trainer, seed_everything
 
-from codid_lightning import baselines
-from codid_lightning.module import DisentanglementModule
+from codid_lightning.methods import baselines
+from codid_lightning.methods.base import DisentanglementModule
 from datamodules.base import AttributeDataModule, AttributeDataset, stack_columns
 
 RANKS = 2

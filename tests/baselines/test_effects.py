@@ -18,8 +18,8 @@ from sklearn.model_selection import cross_val_predict, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 from torch import nn
 
-from codid_lightning import baselines
-from codid_lightning.baselines.diosc import weak_augmentation
+from codid_lightning.methods import baselines
+from codid_lightning.methods.baselines.diosc import weak_augmentation
 from datamodules.base import AttributeDataModule, AttributeDataset, stack_columns
 from datamodules.toy import Toy
 from tests.baselines.small import build, trainer

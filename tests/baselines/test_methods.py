@@ -6,9 +6,8 @@ import copy
 
 import pytest
 import torch
-from lightning import Callback
 
-from codid_lightning import baselines
+from codid_lightning.methods import baselines
 from tests.baselines.small import ManyValues, build, flat, train_on_two_ranks, trainer
 
 
@@ -100,27 +99,3 @@ def test_two_ranks_stay_together(name, ranks):
     assert not torch.equal(first["state"], flat(build(name, ManyValues())))
     assert all(torch.isfinite(v).all() for v in first.values())
     assert losses_of(name) <= first.keys()
-
-
-class HookNames(Callback):
-    """Under which name Lightning keeps what a hook logs, during some of them."""
-
-    def __init__(self) -> None:
-        self.found: set[tuple[str, str | None]] = set()
-
-    def on_train_epoch_start(self, trainer, pl_module):
-        self.found.add(("on_train_epoch_start", pl_module._current_fx_name))
-
-    def on_train_batch_end(self, trainer, pl_module, *_):
-        self.found.add(("on_train_batch_end", pl_module._current_fx_name))
-
-    def on_validation_epoch_end(self, trainer, pl_module):
-        self.found.add(("on_validation_epoch_end", pl_module._current_fx_name))
-
-
-def test_lightning_knows_which_hook_runs(many_values):
-    names, model = HookNames(), build("Base", many_values)
-    trainer(callbacks=[names]).fit(model, many_values)
-    assert len(names.found) == 3
-    assert all(hook == noted for hook, noted in names.found)
-    assert model._current_fx_name is None

@@ -13,21 +13,21 @@ from scipy.spatial.distance import directed_hausdorff
 from sklearn.metrics import r2_score
 from torch.distributions import Normal, kl_divergence
 
-from codid_lightning import baselines
-from codid_lightning.baselines.coda import CODA
-from codid_lightning.baselines.coral import CORAL
-from codid_lightning.baselines.dann import DANN
-from codid_lightning.baselines.diosc import contrastive_loss, weak_augmentation
-from codid_lightning.baselines.dts import DTS
-from codid_lightning.baselines.environments import Environments
-from codid_lightning.baselines.hfs import support_distance, unit_spread
-from codid_lightning.baselines.id_facevc import IDFaceVC, contrastive_upper_bound, gaussian_nll
-from codid_lightning.baselines.ide_vc import standard_normal_divergence, unexplained_variance
-from codid_lightning.baselines.irm import IRM
-from codid_lightning.baselines.mi import MI
-from codid_lightning.baselines.mmd import MMD
-from codid_lightning.baselines.rex import REx
-from codid_lightning.losses import shuffle_within
+from codid_lightning.methods import baselines
+from codid_lightning.methods.baselines.coda import CODA
+from codid_lightning.methods.baselines.coral import CORAL
+from codid_lightning.methods.baselines.dann import DANN
+from codid_lightning.methods.baselines.diosc import contrastive_loss, weak_augmentation
+from codid_lightning.methods.baselines.dts import DTS
+from codid_lightning.methods.baselines.environments import Environments
+from codid_lightning.methods.baselines.hfs import support_distance, unit_spread
+from codid_lightning.methods.baselines.id_facevc import IDFaceVC, contrastive_upper_bound, gaussian_nll
+from codid_lightning.methods.baselines.ide_vc import standard_normal_divergence, unexplained_variance
+from codid_lightning.methods.baselines.irm import IRM
+from codid_lightning.methods.baselines.mi import MI
+from codid_lightning.methods.baselines.mmd import MMD
+from codid_lightning.methods.baselines.rex import REx
+from codid_lightning.metrics.permutation import shuffle_within
 
 
 @pytest.fixture(autouse=True)
@@ -131,9 +131,9 @@ def test_rex_is_the_variance_of_risks():
 
 def test_risk_penalties_ramp_up():
     model = make(REx, warmup_epochs=2.0)
-    model._trainer = type("Progress", (), {"global_step": 6, "num_training_batches": 10})()
+    model.trainer = type("Progress", (), {"global_step": 6, "num_training_batches": 10})()
     assert model.ramp() == pytest.approx(0.25)
-    model._trainer.global_step = 100
+    model.trainer.global_step = 100
     assert model.ramp() == 1.0
 
 
@@ -241,7 +241,7 @@ def test_gradient_is_reversed_for_the_encoder():
     (expected,) = torch.autograd.grad(cross_entropy, z, retain_graph=True)
     (found,) = torch.autograd.grad(model.penalty(z, batch), z)
     assert torch.allclose(found, -expected, atol=1e-7)
-    assert found[:, 1:].abs().max() == 0, "only z_1 has to forget"
+    assert found[:, 1:].abs().max() == 0, "only z_1 has a gradient"
 
 
 def test_dts_hides_both_ways():

@@ -1,17 +1,18 @@
-"""The search spaces name arguments the methods have, and hold the values the overlays start from."""
+"""The search spaces name arguments the methods have, and hold the values the configs start from."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-import yaml
 
-from codid_lightning.benchmark import Resolver, method_configs
+from codid_lightning.experiments.matrix import method_configs
+from codid_lightning.training import resolve, runs
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-SPACES = sorted(CONFIGS.glob("spaces/*.yaml"))
 BASELINES = sorted(path.stem for path in CONFIGS.glob("baselines/*.yaml"))
+CODID = sorted(path.parent.name for path in CONFIGS.glob("*/codid.yaml") if path.parent.name != "spaces")
+WITHOUT_DEFAULT = {"cwru", "toy", "toy_four_attributes", "toy_nine_modes"}  # other values than the paper's grid
 FIELDS = {
     "log_uniform": {"low", "high"},
     "uniform": {"low", "high"},
@@ -27,34 +28,34 @@ def inside(value, space) -> bool:
     return space["low"] <= value <= space["high"] and on_grid
 
 
-@pytest.fixture(scope="module")
-def resolver() -> Resolver:
-    return Resolver.run([], run=False)
+def config_of(dataset, method):
+    return resolve([part for file in method_configs(dataset, method) for part in ("-c", file)])
 
 
-def test_every_method_has_a_space():
-    general = {path.stem for path in SPACES if "codid_" not in path.stem}
-    assert general == {*BASELINES, "codid"}
-
-
-@pytest.mark.parametrize("path", SPACES, ids=lambda path: path.stem)
-def test_space_names_arguments_and_holds_the_defaults(path, resolver):
-    spaces = yaml.safe_load(path.read_text())
-    of_codid, _, dataset = path.stem.partition("codid_")  # `codid_mfd` is CoDID's space on one data set
-    files = method_configs(dataset or "uci_har", "codid" if dataset else of_codid or "codid")
-    arguments = resolver.resolve([part for file in files for part in ("-c", file)])["model"]["init_args"]
-    for key, space in spaces.items():
-        value = arguments[key.removeprefix("model.init_args.")]
+@pytest.mark.parametrize(("dataset", "method"), [("uci_har", m) for m in BASELINES] + [(d, "codid") for d in CODID])
+def test_space_names_arguments_and_holds_the_defaults(dataset, method):
+    config = config_of(dataset, method)
+    given = dict(runs.flatten(config))
+    assert config["space"], "every method of the paper has a search space"
+    for key, space in config["space"].items():
+        value = given[key]
         assert set(space) - {"entries"} == {"type"} | FIELDS[space["type"]]
-        values = value if "entries" in space else [value]
-        assert len(values) == space.get("entries", 1)
         if "low" in space:
             assert space["low"] < space["high"]
-        assert all(inside(v, space) for v in values), f"{key} is {value} by default"
+        values = value if "entries" in space else [value]
+        assert len(values) == space.get("entries", 1)
+        if dataset not in {*WITHOUT_DEFAULT, "colored_digits", "canine_bg"}:
+            assert all(inside(v, space) for v in values), f"{key} is {value} by default"
 
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_baseline_is_tuned_by_its_strength(name):
-    space = yaml.safe_load((CONFIGS / "spaces" / f"{name}.yaml").read_text())["model.init_args.strength"]
+    space = config_of("uci_har", name)["space"]["model.init_args.strength"]
     assert space["type"] == "log_uniform"
     assert space["low"] > 0
+
+
+def test_titles_are_those_of_the_paper():
+    titles = {method: config_of("cmnist", method)["title"] for method in ("base", "codid", "km_mp", "ide_vc", "wo_sc")}
+    assert titles == {"base": "BASE", "codid": "CoDID", "km_mp": "CoDID-km-MP", "ide_vc": "IDE-VC",
+                      "wo_sc": "CoDID-w/o-SC"}  # fmt: skip

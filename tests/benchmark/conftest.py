@@ -14,9 +14,9 @@ SMALL = {
     "model.init_args.latent_dim": 4,
 }
 CLUSTERED = {
-    "model.init_args.pretrain_epochs": 1,
-    "model.init_args.cluster_every": 1,
-    "model.init_args.discriminator_steps": 1,
+    "model.init_args.discovery.init_args.start": 1,
+    "model.init_args.discovery.init_args.every": 1,
+    "model.init_args.alignment.init_args.steps": 1,
 }
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from codid_lightning import runs
-from codid_lightning.benchmark import Cell, Forecast, Matrix, Rule, cells_of
-from codid_lightning.cli import main
-from codid_lightning.engines import FAILURE, OUTPUT
-from codid_lightning.runs import RunError
+from codid_lightning.cli.main import main
+from codid_lightning.errors import RunError
+from codid_lightning.experiments.launchers import FAILURE, OUTPUT
+from codid_lightning.experiments.matrix import Experiment, Forecast, Matrix, Rule, cells_of
+from codid_lightning.training import runs
 
 TOY = Matrix(datasets=["toy"], methods=["base"])
 
@@ -137,8 +137,8 @@ def test_what_is_finished_is_not_run_again(matrix_file, capsys: pytest.CaptureFi
 
 
 def test_the_time_left_is_learnt_from_runs_of_the_same_kind(tmp_path: Path) -> None:
-    def cell(dataset: str, method: str, seed: int) -> Cell:
-        return Cell(dataset, method, seed, None, (), f"{dataset}{method}{seed}", tmp_path)
+    def cell(dataset: str, method: str, seed: int) -> Experiment:
+        return Experiment(dataset, method, seed, None, (), f"{dataset}{method}{seed}", tmp_path)
 
     cells = [cell("toy", m, s) for m in ("base", "codid") for s in (0, 1)] + [cell("cmnist", "base", 0)]
     forecast = Forecast(cells, parallel=2)

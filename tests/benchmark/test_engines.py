@@ -10,8 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from codid_lightning import engines
-from codid_lightning.engines import FAILURE, Attempt, EngineError, Job, LocalEngine, Outcome, gpu_shares, try_lock
+from codid_lightning.experiments import launchers as engines
+from codid_lightning.experiments.launchers import (
+    FAILURE,
+    Attempt,
+    EngineError,
+    Job,
+    LocalEngine,
+    Outcome,
+    gpu_shares,
+    try_lock,
+)
 
 WRITE_SHARE = """
 import json, os, sys, time

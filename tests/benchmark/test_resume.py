@@ -13,27 +13,27 @@ import pytest
 import torch
 import yaml
 
-from codid_lightning import runs
-from codid_lightning.benchmark import Cell, Matrix, Rule, cells_of
-from codid_lightning.cli import main
-from codid_lightning.engines import LocalEngine
+from codid_lightning.cli.main import main
+from codid_lightning.experiments.launchers import LocalEngine
+from codid_lightning.experiments.matrix import Experiment, Matrix, Rule, cells_of
+from codid_lightning.training import runs
 
 DATASETS, METHODS, SEEDS = ["toy", "toy_nine_modes"], ["base", "dann", "codid"], [0, 1]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-def cells(matrix: str, root: Path) -> list[Cell]:
+def cells(matrix: str, root: Path) -> list[Experiment]:
     content = yaml.safe_load(Path(matrix).read_text())
     return cells_of(Matrix(**{**content, "rules": [Rule(**r) for r in content["rules"]], "root": str(root)}))
 
 
-def numbers(cell: Cell) -> dict[str, Any]:
+def numbers(cell: Experiment) -> dict[str, Any]:
     """What a run found out, without what depends on the clock and the machine."""
     result = runs.read_result(cell.directory)
     return {name: result[name] for name in ("config_hash", "seed", "epochs", "parameters", "metrics")}
 
 
-def half_trained(cell: Cell) -> bool:
+def half_trained(cell: Experiment) -> bool:
     return not cell.finished and (cell.directory / runs.CHECKPOINTS / runs.LAST).is_file()
 
 

@@ -75,14 +75,14 @@ def test_one_sample():
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_nan_and_infinity_are_refused(kind, bad):
+def test_nan_and_infinity_raise(kind, bad):
     x = np.ones((20, 2))
     x[[3, 5], 1] = bad
     with pytest.raises(ValueError, match=r"NaN|infinity"):
         DPGMM().fit(kind(x))
 
 
-def test_finite_samples_whose_sum_overflows_are_not_refused():
+def test_finite_samples_whose_sum_overflows_are_read():
     x = torch.full((10, 2), 3e38)
     assert DPGMM()._read(x, reset=True) is not None
 

@@ -170,7 +170,7 @@ def test_subcluster_probabilities_from_outside_steer_the_splits():
         assert model.parents_.tolist() == [[1], [1]]
 
 
-def test_a_useless_split_from_outside_is_refused():
+def test_a_useless_split_from_outside_is_rejected():
     x, _ = separated(600, 1, 2)
     model = DPGMM(max_rounds=0).fit(x)
     model.refine(x, move="split", subcluster_probs=np.eye(2)[np.random.default_rng(0).integers(2, size=600)])
@@ -204,7 +204,7 @@ def test_refine_follows_moving_samples():
     rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(20, 20)))[0].astype(np.float32)
     np.testing.assert_array_equal(model.refine(x @ rotation * 3 + 5).labels_, before)
     assert model.parents_.tolist() == np.eye(4).tolist()
-    with pytest.raises(ValueError, match="the 900 samples of the last call, got 899"):
+    with pytest.raises(ValueError, match="X has 899 samples; refine needs the 900 samples of the last call"):
         model.refine(x[:-1])
 
 
@@ -224,7 +224,7 @@ def test_state_dict_continues_bit_for_bit():
             np.testing.assert_array_equal(getattr(original, name), getattr(resumed, name))
 
 
-def test_more_clusters_than_the_truncation_are_refused():
+def test_more_clusters_than_the_truncation_raise():
     x, _ = separated(900, 6, 2)
     model = DPGMM(max_clusters=4).fit(x)
     assert model.n_clusters_ <= 4

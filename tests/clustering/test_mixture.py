@@ -115,7 +115,7 @@ def test_halves_find_the_two_parts_of_every_cluster():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_clusters_are_cut_across_their_widest_side(family):
-    """Also where the family does not tell it; each of three clusters is widest along another coordinate."""
+    """Also if the covariance family does not contain it; each of three clusters is widest along another coordinate."""
     generator = torch.Generator().manual_seed(0)
     cluster = torch.arange(900) % 3
     x = torch.randn(900, 3, generator=generator, dtype=torch.float64) * (1 + 9 * torch.eye(3).double()[cluster])

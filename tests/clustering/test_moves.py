@@ -80,7 +80,7 @@ def test_deterministic_acceptance_is_h_above_one():
     assert accept(torch.tensor([-0.1, 0.0, 0.1]), None).tolist() == [False, False, True]
 
 
-def test_splits_beyond_the_truncation_are_refused_worst_first():
+def test_least_likely_splits_beyond_the_truncation_are_rejected():
     far = torch.tensor([[0.0, 50.0], [0.0, 10.0], [0.0, 0.0]]).double()  # first coordinate of the halves
     first, second = (
         Moments(

@@ -83,7 +83,7 @@ def test_merge_keeps_the_larger_slot_and_weighs_by_size():
     assert found.share[0].tolist() == [1, 1, 1, 1]
 
 
-def test_no_free_slot_refuses_the_split_with_a_reason():
+def test_a_split_without_a_free_slot_is_rejected_with_a_reason():
     z, a, _ = rows([2])
     modes = ModesPerValue(DPGMM(), n_clusters=[1], max_clusters=1)
     modes.fit(z, a)

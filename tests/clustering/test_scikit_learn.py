@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 from sklearn.base import BaseEstimator
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -15,3 +18,10 @@ def exceptions(estimator: BaseEstimator) -> dict[str, str]:
 )
 def test_estimator_contract(estimator, check):
     check(estimator)
+
+
+def test_clustering_loads_neither_lightning_nor_matplotlib():
+    code = "import sys, codid_lightning.clustering; print(*{name.partition('.')[0] for name in sys.modules})"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "sklearn" in loaded
+    assert not {"lightning", "matplotlib", "torchmetrics", "torchvision", "wandb", "datamodules"} & set(loaded)

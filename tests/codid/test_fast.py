@@ -11,16 +11,22 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
 from codid_lightning import CoDID
-from codid_lightning.networks.statistics import resting_statistics
-from codid_lightning.networks.virtual import EncoderPass, KernelPass
-from tests.codid.tiny import SETTINGS, bench, gradients_of, random_batch
+from codid_lightning.nn.statistics import frozen_running_stats
+from codid_lightning.nn.virtual import EncoderPass, KernelPass
+from tests.codid.oracle import ExactAlignment, ExactCoDID
+from tests.codid.tiny import arguments, bench, gradients_of, random_batch
 
 STEPS = ("subcluster", "discriminate", "weigh", "disentangle")
 
 
-def make(sizes: tuple[int, ...], shape: tuple[int, ...], batch: int, dtype: torch.dtype, **changes: Any) -> CoDID:
+def make(
+    sizes: tuple[int, ...], shape: tuple[int, ...], batch: int, dtype: torch.dtype, exact: bool = False, **changes: Any
+) -> CoDID:
     torch.manual_seed(0)
-    module = CoDID(shape, sizes, **{**SETTINGS, "n_clusters": 2, **changes}).to(dtype)
+    given = arguments(**{"discovery": {"n_clusters": 2}, **changes})
+    if exact:
+        given["alignment"] = ExactAlignment(**vars(given["alignment"]))
+    module = (ExactCoDID if exact else CoDID)(shape, sizes, **given).to(dtype)
     return bench(module, random_batch(module, batch, shape=shape)["a"])
 
 
@@ -30,18 +36,17 @@ def gradients(module: CoDID, batch: int, shape: tuple[int, ...]) -> dict[str, di
     found = {}
     for step in STEPS:
         module.generator = torch.Generator().manual_seed(1)
-        with resting_statistics(module.encoder):
+        with frozen_running_stats(module.encoder):
             encoding = module.encode(samples["x"])
             views = module.views(encoding.z, samples)
-            pairs = module.marginals(views)
-            arguments = {
-                "subcluster": (views,),
-                "discriminate": (views,),
-                "weigh": (samples, encoding, views, pairs),
-                "disentangle": (encoding, views, pairs),
+            pairs = module.alignment.shuffled_pairs(module, views)
+            work, inputs = {
+                "subcluster": (module.splits.step, (views,)),
+                "discriminate": (module.alignment.discriminate, (views,)),
+                "weigh": (module.alignment.weigh, (samples, encoding, views, pairs)),
+                "disentangle": (module.alignment.disentangle, (encoding, views, pairs)),
             }[step]
-            work = getattr(module, step)
-            found[step] = gradients_of(module, lambda work=work, arguments=arguments: work(*arguments))
+            found[step] = gradients_of(module, lambda work=work, inputs=inputs: work(module, *inputs))
     return found
 
 
@@ -71,7 +76,8 @@ def assert_alike(settings_: dict[str, Any], sizes: tuple[int, ...], batch: int, 
 )
 def test_equal_on_random_networks(sizes, clusters, latent, batch, sharing, scale, single):
     dtype = torch.float32 if single else torch.float64
-    changes = {"latent_dim": latent, "max_clusters": clusters + 1, "sharing": sharing, "weight_scale": scale}
+    alignment = {"sharing": sharing, "weights": {"scale": scale}}
+    changes = {"latent_dim": latent, "max_clusters": clusters + 1, "alignment": alignment}
     assert_alike(changes, tuple(sizes), batch, dtype)
 
 
@@ -89,7 +95,7 @@ def test_a_pass_moves_as_its_parameters_do(cls):
     """Against the real thing: change the parameters by the gradients and encode again."""
     module = make((2, 2), (5,), 12, torch.float64)
     samples = random_batch(module, 12, shape=(5,))
-    with resting_statistics(module.encoder):
+    with frozen_running_stats(module.encoder):
         passed = cls(module.encoder, samples["x"])
         slope = torch.randn(passed.z.shape, dtype=torch.float64)
         virtual = passed.moved(slope, 0.1)

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import torch
 
-from codid_lightning.losses import isotropic_loss
-from codid_lightning.networks.slots import SubclusterNet
-from codid_lightning.targets import HALF_MEMORY
+from codid_lightning.methods.codid.target import HALF_MEMORY
+from codid_lightning.methods.losses import isotropic_loss
+from codid_lightning.nn.slots import SubclusterNet
 from tests.codid.tiny import bench, random_batch, random_clusters, tiny_codid, tiny_data
 
 
 def prepared():
     """A module on random clusters, with a batch of all its samples."""
     torch.manual_seed(0)
-    module = tiny_codid(tiny_data(), n_clusters=2, max_clusters=3).double()
+    module = tiny_codid(tiny_data(), discovery={"n_clusters": 2}, max_clusters=3).double()
     batch = random_batch(module, 60)
     return bench(module, batch["a"]), batch
 
@@ -32,7 +32,7 @@ def test_means_of_halves_are_running_means_of_the_mixtures_halves():
     target = module.target_list[0]
     before, z = target.sub_means.clone(), torch.randn(60, 2, module.latent_dim, dtype=torch.float64)
     view = target.view(z, batch["a"], batch["index"], torch.zeros(60, 2, dtype=torch.float64))
-    after = target.follow_halves(view)
+    after = target.update_half_means(view)
     for slot in range(len(before)):
         for half in range(2):
             members = z[(target.labels == slot) & (target.second == half), 0]

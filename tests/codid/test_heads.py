@@ -10,8 +10,10 @@ from torch import Tensor
 
 from codid_lightning import CoDID
 from codid_lightning.clustering import DPGMM, Clustering
-from codid_lightning.targets import Marginals, Target
+from codid_lightning.methods.codid.parts.weights import LearnedWeights
+from codid_lightning.methods.codid.target import Target
 from datamodules.base import Batch
+from tests.codid.oracle import logits
 from tests.codid.tiny import bench, fitted, random_batch, random_clusters, tiny_codid, tiny_data
 
 SLOTS = 4  # per value; the last one of each sleeps until a split wakes it
@@ -27,7 +29,7 @@ TABLES = {
 
 def prepared(**changes) -> tuple[CoDID, Batch]:
     """A module some batches into training, so that all optimizers hold moments."""
-    module = tiny_codid(tiny_data(), **{"max_clusters": SLOTS, "n_clusters": 2, **changes})
+    module = tiny_codid(tiny_data(), **{"max_clusters": SLOTS, "discovery": {"n_clusters": 2}, **changes})
     batch = random_batch(module, 60, shape=(2,))
     bench(module, batch["a"])
     for step in range(2):
@@ -66,7 +68,7 @@ def table_of(name: str) -> str:
 def adopt(module: CoDID, found: Clustering) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     before = state(module)
     target = module.target_list[0]
-    module.adopt(target, found)
+    module.adopt(target, found, reset_heads=module.discovery.reset_heads)
     return before, state(module)
 
 
@@ -74,19 +76,18 @@ def outputs(module: CoDID, batch: Batch) -> list[Tensor]:
     """Of all four heads that know clusters."""
     target, z = module.target_list[0], module(batch["x"]).detach()
     (view,) = module.views(z, batch)
-    pairs = Marginals(permutation=torch.arange(len(z)), losses=torch.ones(len(z)))
     return [
         target.mode_predictor(z[:, 0], target.active.flatten()),
-        target.discriminate(view.own, view.rest, view),
-        target.weigh(view, pairs, normalise=False),
-        target.halves(view.own, view.value, view.slot),
+        logits(module, target, view.own, view.rest, view),
+        LearnedWeights(scale="none").weigh(target, view, torch.arange(len(z)), torch.ones(len(z))),
+        target.subcluster_net(view.own, view.value, view.slot),
     ]
 
 
 @pytest.mark.parametrize("sharing", ["value", "mode", "all"])
 @pytest.mark.parametrize("split", [True, False], ids=["split", "merge"])
 def test_rows_and_moments_follow_their_clusters(sharing, split):
-    module, batch = prepared(sharing=sharing)
+    module, batch = prepared(alignment={"sharing": sharing})
     before, after = adopt(module, change(module.target_list[0], batch["a"], split))
     inherited = TABLES | (
         {f"discriminator.{name}" for name in ("weight", "out_weight", "out_bias")} if sharing == "mode" else set()
@@ -113,9 +114,9 @@ def test_rows_and_moments_follow_their_clusters(sharing, split):
 
 
 @pytest.mark.parametrize("sharing", ["value", "mode", "all"])
-@pytest.mark.parametrize("reconfigure", ["partial", "full"])
-def test_without_a_split_or_merge_nothing_changes(sharing, reconfigure):
-    module, batch = prepared(sharing=sharing, reconfigure=reconfigure)
+@pytest.mark.parametrize("reset_heads", [False, True])
+def test_without_a_split_or_merge_nothing_changes(sharing, reset_heads):
+    module, batch = prepared(alignment={"sharing": sharing}, discovery={"n_clusters": 2, "reset_heads": reset_heads})
     module.eval()
     before = outputs(module, batch)
     old, new = adopt(module, random_clusters(module.target_list[0], batch["a"]))
@@ -137,7 +138,7 @@ def test_children_share_their_parents_mode_probability():
 
 @pytest.mark.parametrize("sharing", ["value", "mode"])
 def test_a_split_leaves_the_discriminators_outputs(sharing):
-    module, batch = prepared(sharing=sharing)
+    module, batch = prepared(alignment={"sharing": sharing})
     module.eval()
     target = module.target_list[0]
     before = outputs(module, batch)
@@ -148,7 +149,7 @@ def test_a_split_leaves_the_discriminators_outputs(sharing):
 
 
 def test_full_reconfiguration_resets_the_heads_and_leaves_the_rest():
-    module, batch = prepared(reconfigure="full")
+    module, batch = prepared(discovery={"n_clusters": 2, "reset_heads": True})
     before, after = adopt(module, change(module.target_list[0], batch["a"], split=True))
     heads = {name for name in before if name.startswith("targets.0.")}
     weights = {name for name in heads if "|" not in name}
@@ -160,7 +161,8 @@ def test_full_reconfiguration_resets_the_heads_and_leaves_the_rest():
 @pytest.mark.parametrize("sharing", ["value", "mode"])
 def test_clusters_come_and_go_in_training(sharing):
     eager = DPGMM(concentration=1e30, max_rounds=0)  # splits are welcome
-    module = fitted(3, sharing=sharing, n_clusters=2, max_clusters=6, clusterer=eager, split_by="mixture")
+    parts = {"alignment": {"sharing": sharing}, "discovery": {"n_clusters": 2, "clusterer": eager}, "splits": None}
+    module = fitted(3, max_clusters=6, **parts)
     target = module.target_list[0]
     held = {id(p) for optimizer in module.trainer.optimizers for g in optimizer.param_groups for p in g["params"]}
     assert {id(p) for p in module.parameters()} == held

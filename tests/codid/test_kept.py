@@ -8,14 +8,14 @@ from torch.profiler import ProfilerActivity, profile
 
 from codid_lightning import CoDID
 from codid_lightning.clustering import DPGMM, ModesPerValue, TrueModes
-from tests.codid.tiny import SETTINGS, bench, random_batch, random_clusters
+from tests.codid.tiny import arguments, bench, random_batch, random_clusters
 
 TAKING_ROWS = {"aten::index", "aten::as_strided"}  # an index gives its table another stride, which touches nothing
 
 
 def test_mode_losses_are_divergences_over_all_slots():
     torch.manual_seed(0)
-    module = CoDID((2,), (3, 2), **{**SETTINGS, "max_clusters": 6}).double()
+    module = CoDID((2,), (3, 2), **arguments(max_clusters=6)).double()
     batch = random_batch(module, 30, shape=(2,))
     bench(module, batch["a"])
     target = module.target_list[0]
@@ -44,7 +44,7 @@ def test_sixteen_bytes_per_sample_and_cluster_of_its_value_are_enough(counts, cl
     """After a fit and after a refinement: what the target, the mixtures and a checkpoint hold of every sample."""
     torch.manual_seed(0)
     samples = 3000
-    module = CoDID((2,), (2, 2), **{**SETTINGS, "max_clusters": 16})
+    module = CoDID((2,), (2, 2), **arguments(max_clusters=16))
     batch = random_batch(module, samples, shape=(2,))
     batch["a"][: samples // 2, 0] = 0  # three quarters have the value with fewer clusters
     bench(module, batch["a"])
@@ -71,7 +71,7 @@ def test_the_time_of_a_step_does_not_depend_on_the_number_of_samples():
     batch, work = None, []
     for samples in (200, 20000):
         torch.manual_seed(0)
-        module = CoDID((2,), (2, 2), **{**SETTINGS, "n_clusters": 2})
+        module = CoDID((2,), (2, 2), **arguments(discovery={"n_clusters": 2}))
         everything = random_batch(module, samples, shape=(2,))
         batch = batch or {name: tensor[:100] for name, tensor in everything.items()}
         bench(module, torch.cat([batch["a"], everything["a"][100:]]))

@@ -10,58 +10,61 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from codid_lightning import CoDID
-from codid_lightning.codid import Encoding
-from codid_lightning.networks.statistics import resting_statistics
-from codid_lightning.networks.virtual import EncoderPass
-from codid_lightning.targets import Marginals, View
+from codid_lightning.methods.codid.discovery import ModeDiscovery
+from codid_lightning.methods.codid.parts.alignments import DiscriminatorAlignment, Encoding, ShuffledPairs
+from codid_lightning.methods.codid.parts.weights import LearnedWeights
+from codid_lightning.methods.codid.target import View
+from codid_lightning.nn.statistics import frozen_running_stats
+from codid_lightning.nn.virtual import EncoderPass
 from datamodules.base import Batch
 from datamodules.toy import ToyFourAttributes
+from tests.codid.oracle import logits, total_discrimination_loss
 from tests.codid.tiny import bench, gradients_of, random_batch, tiny_codid, tiny_data
 
 
-def prepared(**changes) -> tuple[CoDID, Batch, Encoding, list[View], list[Marginals]]:
+def prepared(**changes) -> tuple[CoDID, Batch, Encoding, list[View], list[ShuffledPairs]]:
     data = ToyFourAttributes() if "targets" in changes else tiny_data()
-    module = tiny_codid(data, **{"meta_lr": 0.3, "n_clusters": 2, **changes}).double()
+    alignment = {"weights": {"step": 0.3, **changes.pop("weights", {})}, **changes.pop("alignment", {})}
+    module = tiny_codid(data, discovery={"n_clusters": 2}, alignment=alignment, **changes).double()
     batch = random_batch(module, 24, shape=data.input_shape)
     bench(module, batch["a"])
-    with resting_statistics(module.encoder):
+    with frozen_running_stats(module.encoder):
         encoding = module.encode(batch["x"])
         views = module.views(encoding.z, batch)
         for _ in range(5):
-            module.discriminate(views)  # away from D = 1/2, where weights make no difference
-        return module, batch, encoding, views, module.marginals(views)
+            module.alignment.discriminate(module, views)  # away from D = 1/2, where weights make no difference
+        return module, batch, encoding, views, module.alignment.shuffled_pairs(module, views)
 
 
 def weight_parameters(module: CoDID) -> dict[str, nn.Parameter]:
     return {name: p for name, p in module.named_parameters() if ".weight_net." in name}
 
 
-def meta_loss_after_update(module: CoDID, batch: Batch, pairs: list[Marginals]) -> float:
+def meta_loss_after_update(module: CoDID, batch: Batch, pairs: list[ShuffledPairs]) -> float:
     """L_meta once the encoder really took the virtual step."""
-    with resting_statistics(module.encoder):
+    with frozen_running_stats(module.encoder):
         views = module.views(module(batch["x"]), batch)
-        loss = module.discrimination_loss(views, pairs, module.weights(views, pairs))
+        loss = total_discrimination_loss(module, views, pairs, module.alignment.pair_weights(module, views, pairs))
         parameters = list(module.encoder.parameters())
         for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-            parameter.data -= module.meta_lr * gradient
-        return module.meta_loss(module(batch["x"]), batch).item()
+            parameter.data -= module.alignment.weights.virtual_step(module) * gradient
+        return module.alignment.weights.meta_loss(module, module(batch["x"]), batch).item()
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {},
-        {"virtual_step": "ascend", "weight_scale": "none"},
-        {"sharing": "mode", "meta_reconstruction": 0.0},
+        {"weights": {"direction": "ascend", "scale": "none"}},
+        {"alignment": {"sharing": "mode"}, "weights": {"reconstruction": 0.0}},
         {"targets": [0, 1, 2], "moded": [0, 1]},
-        {"exact": True},
     ],
-    ids=["as written", "ascending", "discriminator per mode", "three targets", "by automatic differentiation"],
+    ids=["as written", "ascending", "discriminator per mode", "three targets"],
 )
 def test_meta_gradient_equals_finite_differences_through_the_virtual_update(changes):
     module, batch, encoding, views, pairs = prepared(**changes)
-    with resting_statistics(module.encoder):
-        received = gradients_of(module, lambda: module.weigh(batch, encoding, views, pairs))
+    with frozen_running_stats(module.encoder):
+        received = gradients_of(module, lambda: module.alignment.weigh(module, batch, encoding, views, pairs))
     assert set(received) == set(weight_parameters(module))
     generator = torch.Generator().manual_seed(1)
     for _ in range(4):
@@ -78,23 +81,24 @@ def test_meta_gradient_equals_finite_differences_through_the_virtual_update(chan
 
 def test_meta_gradient_is_an_inner_product_of_per_sample_gradients():
     """dL_meta / dw_i = -(beta / n) <grad of pair i's loss, grad of L_meta at the moved encoder>."""
-    module, batch, encoding, views, pairs = prepared(weight_scale="none")
+    module, batch, encoding, views, pairs = prepared(weights={"scale": "none"})
     target, (view,), (marginals,) = module.target_list[0], views, pairs
-    with resting_statistics(module.encoder):
-        received = gradients_of(module, lambda: module.weigh(batch, encoding, views, pairs))
-        (weights,) = module.weights(views, pairs)
+    beta = module.alignment.weights.virtual_step(module)
+    with frozen_running_stats(module.encoder):
+        received = gradients_of(module, lambda: module.alignment.weigh(module, batch, encoding, views, pairs))
+        (weights,) = module.alignment.pair_weights(module, views, pairs)
         parameters = list(module.encoder.parameters())
         (fresh,) = module.views(module(batch["x"]), batch)  # a pass of its own, differentiated sample by sample
-        pair_losses = F.softplus(target.discriminate(fresh.own, fresh.rest[marginals.permutation], fresh))
+        pair_losses = F.softplus(logits(module, target, fresh.own, fresh.rest[marginals.permutation], fresh))
         per_sample = [torch.autograd.grad(loss, parameters, retain_graph=True) for loss in pair_losses]
-        whole = torch.autograd.grad(module.discrimination_loss([fresh], pairs, [weights.detach()]), parameters)
+        whole = torch.autograd.grad(total_discrimination_loss(module, [fresh], pairs, [weights.detach()]), parameters)
         moved = copy.deepcopy(module)
         for parameter, gradient in zip(moved.encoder.parameters(), whole, strict=True):
-            parameter.data -= module.meta_lr * gradient
-        loss = moved.meta_loss(moved(batch["x"]), batch)
+            parameter.data -= beta * gradient
+        loss = moved.alignment.weights.meta_loss(moved, moved(batch["x"]), batch)
         pull = torch.autograd.grad(loss, list(moved.encoder.parameters()))
     inner = torch.stack([sum((g * p).sum() for g, p in zip(gs, pull, strict=True)) for gs in per_sample])
-    by_weight = -module.meta_lr * inner * view.partnered / view.count
+    by_weight = -beta * inner * view.partnered / view.count
     names, own = zip(*weight_parameters(module).items(), strict=True)
     for name, gradient in zip(names, torch.autograd.grad(weights @ by_weight, own), strict=True):
         torch.testing.assert_close(received[name], gradient, rtol=1e-10, atol=1e-14)
@@ -149,8 +153,9 @@ def test_weights_of_the_figure(discriminator_steps, weigh_steps, expected):
     left for the weights, and nothing at its optimum.
     """
     torch.manual_seed(0)
-    module = CoDID((6,), (2, 2), latent_dim=4, max_clusters=1, n_clusters=1, discriminator_lr=1e-3, weight_lr=3e-2,
-                   discriminator_steps=1, meta_lr=10.0)  # fmt: skip
+    alignment = DiscriminatorAlignment(lr=1e-3, steps=1, weights=LearnedWeights(lr=3e-2, step=10.0))
+    discovery = ModeDiscovery(n_clusters=1)
+    module = CoDID((6,), (2, 2), latent_dim=4, max_clusters=1, discovery=discovery, alignment=alignment)
     module.encoder, module.decoder.network = Ideal(), nn.Linear(8, 6)
     heads = torch.optim.Adam([*module.predictors.parameters(), *module.decoder.parameters()], lr=3e-2)
     for step in range(300):
@@ -170,14 +175,15 @@ def test_weights_of_the_figure(discriminator_steps, weigh_steps, expected):
         encoding = EncoderPass(module.encoder, batch["x"])
         views = module.views(encoding.z, batch)
         if step < discriminator_steps:
-            module.discriminate(views)
+            alignment.discriminate(module, views)
             continue
-        pairs = module.marginals(views)
-        module.weigh(batch, encoding, views, pairs)
-        weights = module.weights(views, pairs)[0].detach()
+        pairs = alignment.shuffled_pairs(module, views)
+        alignment.weigh(module, batch, encoding, views, pairs)
+        weights = alignment.pair_weights(module, views, pairs)[0].detach()
         matching = a2[pairs[0].permutation] == mode % 2
         learned.append(torch.stack([weights[~matching].mean(), weights[matching].mean()]))
-    marginal = target.discriminate(views[0].own, views[0].rest[pairs[0].permutation], views[0]).detach().sigmoid()
+    rest = views[0].rest[pairs[0].permutation]
+    marginal = logits(module, target, views[0].own, rest, views[0]).detach().sigmoid()
     unlikely, likely = marginal[~matching].mean(), marginal[matching].mean()
     lead = (0.75 * (1 - likely) - 0.25 * (1 - unlikely) - 0.5 * likely + 0.5 * unlikely) / (0.5 * (likely + unlikely))
     found = torch.stack(learned[-50:]).mean(0)

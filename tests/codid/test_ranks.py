@@ -13,9 +13,10 @@ import yaml
 from lightning import Callback
 from torch import Tensor
 
-from codid_lightning import CoDID, baselines, clustering
+from codid_lightning import CoDID, clustering
 from codid_lightning.clustering import DPGMM
-from codid_lightning.module import DisentanglementModule
+from codid_lightning.methods import baselines
+from codid_lightning.methods.base import DisentanglementModule
 from datamodules.base import Batch
 from datamodules.toy import ToyFourAttributes
 from tests.codid.ranks import RANKS, assert_gradients_agree, on_two_ranks
@@ -32,29 +33,32 @@ from tests.codid.tiny import (
 SIZE = 23  # odd: one rank holds a sample more
 CASES: dict[str, dict[str, Any]] = {
     "as written": {},
-    "by automatic differentiation": {"exact": True},
-    "a discriminator per mode": {"sharing": "mode", "disentangle_lr": 1e-3},
+    "a discriminator per mode": {"alignment": {"sharing": "mode", "encoder_lr": 1e-3}},
     "four attributes": {"targets": [0, 1, 2], "moded": [0, 1]},
 }
-EAGER = {"clusterer": DPGMM(concentration=1e30, max_rounds=0), "split_by": "mixture", "n_clusters": 2}  # splits a lot
+EAGER = {"clusterer": DPGMM(concentration=1e30, max_rounds=0), "n_clusters": 2}  # splits a lot
 
 
 def overlay(file: Path) -> dict[str, Any]:
     """The arguments a variant's config sets."""
     arguments: dict[str, Any] = yaml.safe_load(file.read_text())["model"]["init_args"]
-    given = arguments.pop("clusterer", None)
-    return arguments | ({"clusterer": getattr(clustering, given["class_path"])()} if given else {})
+    if given := arguments.get("discovery", {}).get("clusterer"):
+        arguments["discovery"]["clusterer"] = getattr(clustering, given["class_path"])()
+    return arguments
 
 
 VARIANTS: dict[str, dict[str, Any]] = {"codid": {}}
 VARIANTS |= {file.stem: overlay(file) for file in sorted(Path("configs/variants").glob("*.yaml"))}
-VARIANTS |= {name: VARIANTS[name] | EAGER for name in ("wo_sc", "ua", "itdpm")}
+for _name in ("wo_sc", "ua", "itdpm"):
+    VARIANTS[_name] |= {"discovery": {**VARIANTS[_name].get("discovery", {}), **EAGER}, "splits": None}
 
 
 def step_gradients(case: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
     """Gradients of every step on this rank's part of the global batch, or on all of it in a single process."""
     data = ToyFourAttributes() if "targets" in case else tiny_data()
-    module = without_normalisation(tiny_codid(data, n_clusters=2, meta_lr=0.5, **case)).double()
+    alignment = {"weights": {"step": 0.5}, **case.get("alignment", {})}
+    module = tiny_codid(data, **{**case, "discovery": {"n_clusters": 2}, "alignment": alignment})
+    module = without_normalisation(module).double()
     whole = random_batch(module, SIZE, shape=data.input_shape)
     bench(module, whole["a"])
     parts = [Batch(**{k: v[rank::RANKS] for k, v in whole.items()}) for rank in range(RANKS)]
@@ -62,13 +66,14 @@ def step_gradients(case: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
     batch = parts[dist.get_rank()] if dist.is_initialized() else joined
     encoding = module.encode(batch["x"])
     views = module.views(encoding.z, batch)
-    pairs = module.marginals(views)
+    alignment = module.alignment
+    pairs = alignment.shuffled_pairs(module, views)
     steps = {
         "inform": lambda: module.inform(batch),
-        "subcluster": lambda: module.subcluster(views),
-        "discriminate": lambda: module.discriminate(views),
-        "weigh": lambda: module.weigh(batch, encoding, views, pairs),
-        "disentangle": lambda: module.disentangle(encoding, views, pairs),
+        "subcluster": lambda: module.splits.step(module, views),
+        "discriminate": lambda: alignment.discriminate(module, views),
+        "weigh": lambda: alignment.weigh(module, batch, encoding, views, pairs),
+        "disentangle": lambda: alignment.disentangle(module, encoding, views, pairs),
     }
     return {name: gradients_of(module, step) for name, step in steps.items()}
 

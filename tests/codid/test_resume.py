@@ -11,11 +11,11 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from codid_lightning import CoDID
 from codid_lightning.clustering import DPGMM, KMeans
+from codid_lightning.methods.codid.discovery import ModeDiscovery
 from tests.codid.tiny import tiny_codid, tiny_data, tiny_trainer
 
 EPOCHS, BATCHES = 5, 3
-SETTINGS: dict[str, Any] = {"n_clusters": 2, "max_clusters": 6}
-EAGER = {"concentration": 1e9, "max_rounds": 0}  # of the mixture: splits are welcome
+EAGER = {"n_clusters": 2, "clusterer": DPGMM(concentration=1e9, max_rounds=0)}  # splits are welcome
 
 
 def run(folder: Path, resume: Path | None = None) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def run(folder: Path, resume: Path | None = None) -> dict[str, Any]:
     ends = ModelCheckpoint(folder, "end-{epoch}", every_n_epochs=1, save_top_k=-1, save_on_train_epoch_end=True)
     callbacks = [saver, ends] if resume is None else []
     trainer = tiny_trainer(EPOCHS, enable_checkpointing=resume is None, callbacks=callbacks)
-    module = tiny_codid(data, seed=0 if resume is None else 7, clusterer=DPGMM(**EAGER), **SETTINGS)
+    module = tiny_codid(data, seed=0 if resume is None else 7, discovery=EAGER, max_clusters=6)
     trainer.fit(module, data, ckpt_path=resume)
     trainer.save_checkpoint(folder / "final.ckpt")
     checkpoint = torch.load(folder / "final.ckpt", weights_only=True)
@@ -105,10 +105,11 @@ def _batches():
 def test_a_checkpoint_brings_its_clusterer(clusterer, tmp_path):
     data = tiny_data()
     trainer = tiny_trainer(1)
-    trainer.fit(tiny_codid(data, clusterer=clusterer), data)
+    trainer.fit(tiny_codid(data, discovery={"clusterer": clusterer}), data)
     trainer.save_checkpoint(tmp_path / "last.ckpt")
-    restored = CoDID.load_from_checkpoint(tmp_path / "last.ckpt", weights_only=True).clusterer
+    restored = CoDID.load_from_checkpoint(tmp_path / "last.ckpt", weights_only=True).discovery.clusterer
     assert type(restored) is type(clusterer)
     assert restored.get_params() == clusterer.get_params()
-    other = CoDID.load_from_checkpoint(tmp_path / "last.ckpt", weights_only=True, clusterer=KMeans(n_init=9))
-    assert other.clusterer.n_init == 9  # what the user gives counts
+    own = ModeDiscovery(clusterer=KMeans(n_init=9))
+    other = CoDID.load_from_checkpoint(tmp_path / "last.ckpt", weights_only=True, discovery=own)
+    assert other.discovery.clusterer.n_init == 9  # what the user gives counts

@@ -7,7 +7,8 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from codid_lightning import Base, CoDID
-from codid_lightning.baselines import MI
+from codid_lightning.methods.baselines import MI
+from codid_lightning.methods.codid.parts.alignments import DiscriminatorAlignment
 from tests.codid.tiny import fitted, tiny_codid, tiny_data, tiny_trainer
 
 
@@ -26,11 +27,11 @@ def test_the_encoders_rate_falls_linearly_and_only_the_encoders(cls):
     data, rates = tiny_data(), Rates()
     facts = (data.input_shape, data.attribute_sizes, data.test_names, data.test_attributes)
     names = ("input_shape", "attribute_sizes", "test_names", "test_attributes")
-    extra = {"disentangle_lr": 0.5, "max_clusters": 4} if cls is CoDID else {}
+    extra = {"alignment": DiscriminatorAlignment(encoder_lr=0.5), "max_clusters": 4} if cls is CoDID else {}
     module = cls(**dict(zip(names, facts, strict=True)), latent_dim=4, lr=0.1, decay_from=0.5, **extra)
     tiny_trainer(8, callbacks=[rates]).fit(module, data)
     factors = [1, 1, 1, 1, 1, 0.75, 0.5, 0.25]
-    moving = {0, len(rates.seen[0]) - 1} if cls is CoDID else {0}  # of CoDID inform and, last, disentangle
+    moving = {module.optimizer_names.index(name) for name in ("inform", "disentangle")} if cls is CoDID else {0}
     for epoch, factor in zip(rates.seen, factors, strict=True):
         expected = [lr * (factor if i in moving else 1) for i, lr in enumerate(rates.seen[0])]
         assert epoch == pytest.approx(expected)
@@ -43,7 +44,7 @@ def test_a_share_of_the_epochs_is_asked_for():
 
 def test_without_momentum_opponents_rest_where_their_gradient_is_zero():
     data = tiny_data()
-    module = fitted(2, data, disentangle_lr=1e-3, adversarial_momentum=0.0)
+    module = fitted(2, data, alignment={"encoder_lr": 1e-3, "momentum": 0.0})
     momenta = {name: module.optimizer(name).param_groups[0]["betas"][0] for name in module.optimizer_names}
     assert momenta == {name: 0.0 if name in {"discriminator", "disentangle"} else 0.9 for name in momenta}
     discriminator = module.target_list[0].discriminator.weight
@@ -53,13 +54,13 @@ def test_without_momentum_opponents_rest_where_their_gradient_is_zero():
 
 
 def test_momentum_is_asked_for_below_one():
-    with pytest.raises(ValueError, match=r"model\.adversarial_momentum is 1\.0.*below 1"):
-        tiny_codid(tiny_data(), adversarial_momentum=1.0)
+    with pytest.raises(ValueError, match=r"model\.alignment\.momentum is 1\.0.*below 1"):
+        tiny_codid(tiny_data(), alignment={"momentum": 1.0})
 
 
 def test_validation_cells_are_those_of_clusters_and_other_attributes():
     data = tiny_data(samples_per_mode=300)
-    module = fitted(2, data, n_clusters=2)
+    module = fitted(2, data, discovery={"n_clusters": 2})
     module.eval()
     samples = data.datasets["val"]
     batch = samples[torch.arange(len(samples))]
@@ -82,6 +83,6 @@ def test_validation_cells_are_those_of_clusters_and_other_attributes():
 
 
 def test_without_a_trained_mode_predictor_cells_are_of_values():
-    module = fitted(2, mode_prediction=0.0)
+    module = fitted(2, mode_loss=None)
     assert module.groups(torch.zeros(3, 2, 4), torch.tensor([[1, 0], [0, 1], [1, 1]])).tolist() == [1, 0, 1]
     assert len(module.cells.counts) == 4

@@ -7,6 +7,7 @@ import torch
 
 from datamodules.base import AttributeDataModule, AttributeDataset, stack_columns
 from datamodules.toy import ToyFourAttributes
+from tests.codid.oracle import logits
 from tests.codid.test_steps import Watched
 from tests.codid.tiny import bench, random_batch, tiny_codid, tiny_trainer
 
@@ -36,7 +37,7 @@ class ThreeAttributes(AttributeDataModule):
 )
 def test_three_attributes_train_with_any_targets(targets, moded):
     data = ThreeAttributes(batch_size=30)
-    module = tiny_codid(data, Watched, targets=targets, moded=moded, n_clusters=2)
+    module = tiny_codid(data, Watched, targets=targets, moded=moded, discovery={"n_clusters": 2})
     trainer = tiny_trainer(3)
     trainer.fit(module, data)
     assert all(value.isfinite() for value in trainer.callback_metrics.values())
@@ -52,7 +53,7 @@ def test_three_attributes_train_with_any_targets(targets, moded):
 
 
 def test_each_target_pairs_its_own_representation_with_all_others():
-    module = tiny_codid(ThreeAttributes(), targets=[0, 1, 2], moded=[0], n_clusters=2)
+    module = tiny_codid(ThreeAttributes(), targets=[0, 1, 2], moded=[0], discovery={"n_clusters": 2})
     batch = random_batch(module, 20)
     bench(module, batch["a"])
     z = module(batch["x"])
@@ -66,24 +67,24 @@ def test_each_target_pairs_its_own_representation_with_all_others():
 
 def test_the_discrimination_loss_is_the_sum_over_targets():
     data = ThreeAttributes()
-    module = tiny_codid(data, targets=[0, 1, 2], moded=[0], n_clusters=2, exact=True).double()
+    module = tiny_codid(data, targets=[0, 1, 2], moded=[0], discovery={"n_clusters": 2}).double()
     batch = random_batch(module, 20)
     bench(module, batch["a"])
     views = module.views(module(batch["x"]), batch)
-    pairs = module.marginals(views)
-    whole = module.discrimination_loss(views, pairs, [None] * 3)
+    pairs = module.alignment.shuffled_pairs(module, views)
+    _, whole = module.alignment.gradient_of_z(module, views, pairs, [None] * 3)
     parts = 0.0
     for target, view, marginals in zip(module.target_list, views, pairs, strict=True):
         counted = view.partnered > 0
-        joint = target.discriminate(view.own, view.rest, view)[counted].sigmoid()
-        marginal = target.discriminate(view.own, view.rest[marginals.permutation], view)[counted].sigmoid()
+        joint = logits(module, target, view.own, view.rest, view)[counted].sigmoid()
+        marginal = logits(module, target, view.own, view.rest[marginals.permutation], view)[counted].sigmoid()
         parts = parts - joint.log().mean() - (1 - marginal).log().mean()
     torch.testing.assert_close(whole, parts)
 
 
 def test_the_papers_four_attributes_train():
     data = ToyFourAttributes(samples=600)
-    module = tiny_codid(data, targets=[0, 1, 2, 3], moded=[0, 1], n_clusters=3)
+    module = tiny_codid(data, targets=[0, 1, 2, 3], moded=[0, 1], discovery={"n_clusters": 3})
     trainer = tiny_trainer(3)
     trainer.fit(module, data)
     assert {"modes/nmi", "modes/a2/nmi"} <= trainer.callback_metrics.keys()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from codid_lightning.callbacks.statistics import SettledStatistics
+from codid_lightning.methods.batchnorm import RecomputeBatchNorm
 from tests.codid.tiny import tiny_codid, tiny_data, tiny_trainer
 
 
@@ -36,9 +36,9 @@ def test_statistics_are_the_means_over_batches_of_the_final_encoder():
 def test_a_callback_of_ones_own_takes_the_place():
     data = tiny_data()
     module = tiny_codid(data)
-    trainer = tiny_trainer(1, callbacks=[SettledStatistics(batches=0)])
+    trainer = tiny_trainer(1, callbacks=[RecomputeBatchNorm(batches=0)])
     trainer.fit(module, data)
-    assert [c.batches for c in trainer.callbacks if isinstance(c, SettledStatistics)] == [0]
+    assert [c.batches for c in trainer.callbacks if isinstance(c, RecomputeBatchNorm)] == [0]
     layer = layers_of(module)[0]
     with torch.no_grad():
         batches = [module.encoder.subnetworks[0][:2](b["x"]) for b in data.some_batches(20)]

@@ -10,10 +10,10 @@ import torch
 import yaml
 
 from codid_lightning import clustering
-from codid_lightning.callbacks.mode_discovery import ModeDiscovery
 from codid_lightning.clustering import DPGMM
+from codid_lightning.methods.codid.discovery import ModeDiscovery
 from tests.codid.test_steps import Watched, networks
-from tests.codid.tiny import SETTINGS, tiny_codid, tiny_data, tiny_trainer
+from tests.codid.tiny import PARTS, SETTINGS, tiny_codid, tiny_data, tiny_trainer
 
 FOLDER = Path(__file__).parents[2] / "configs" / "variants"
 VARIANTS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -24,25 +24,24 @@ def settings_of(name: str) -> dict[str, Any]:
     """The overlay's arguments, with the clusterer built."""
     overlay = yaml.safe_load((FOLDER / f"{name}.yaml").read_text()) if name != "codid" else {"model": {}}
     arguments = dict(overlay["model"].get("init_args", {}))
-    if "clusterer" in arguments:
-        given = arguments["clusterer"]
-        arguments["clusterer"] = getattr(clustering, given["class_path"])(**given.get("init_args", {}))
+    if given := arguments.get("discovery", {}).get("clusterer"):
+        arguments["discovery"]["clusterer"] = getattr(clustering, given["class_path"])()
     return arguments
 
 
 class Recording(ModeDiscovery):
     """Keeps what was clustered with, and the encoder's first layer around every refinement."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.halves_given: list[bool] = []
         self.labels: list[torch.Tensor] = []
         self.encoders: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def decide(self, module, target, due, own, a, *arguments):
-        if due == "split":
-            self.halves_given.append(self.halves(module, target, own, a[:, target.attribute]) is not None)
-        return super().decide(module, target, due, own, a, *arguments)
+    def proposed_halves(self, *arguments):
+        found = super().proposed_halves(*arguments)
+        self.halves_given.append(found is not None)
+        return found
 
     def discover(self, trainer, module, *arguments):
         before = module.encoder.subnetworks[0][1].weight.detach().clone()
@@ -56,11 +55,12 @@ def runs() -> dict[str, tuple[Watched, Recording]]:
     """Every variant and CoDID itself, trained for a pre-training epoch and three more."""
     found = {}
     for name in ["codid", *VARIANTS]:
-        data, discovery = tiny_data(), Recording()
-        arguments = settings_of(name)
-        if arguments.get("split_by") == "mixture" and "clusterer" not in arguments:
-            arguments |= {"clusterer": DPGMM(concentration=1e30, max_rounds=0), "n_clusters": 2}
-        module = tiny_codid(data, Watched, **arguments)
+        data, given = tiny_data(), settings_of(name)
+        schedule = {**PARTS["discovery"][1], **given.pop("discovery", {})}
+        if given.get("splits", "") is None and "clusterer" not in schedule:
+            schedule |= {"clusterer": DPGMM(concentration=1e30, max_rounds=0), "n_clusters": 2}
+        discovery = Recording(**schedule)
+        module = tiny_codid(data, Watched, **given)
         tiny_trainer(EPOCHS, callbacks=[discovery]).fit(module, data)
         found[name] = module, discovery
     return found
@@ -112,11 +112,11 @@ def test_only_the_km_variants_start_again(name, runs):
 
 
 def test_true_modes_are_the_clusters(runs):
-    module, _ = runs["t"]
+    module, discovery = runs["t"]
     data = module.trainer.datamodule.datasets["train"]
     pairs = torch.stack([module.target_list[0].labels, data.mode[:, 0]], 1).unique(dim=0)
     assert len(pairs) == 6
-    assert module.mode_metrics["modes/acc"] == 1
+    assert discovery.scores["modes/acc"] == 1
 
 
 @pytest.mark.parametrize(("name", "groups"), [("km", 2), ("km_id", 2 * SETTINGS["max_clusters"]), ("km_sd", 1)])
@@ -143,4 +143,4 @@ def test_the_subclustering_net_proposes_splits_in_codid_alone(runs):
 
 
 def test_ua_resets_its_heads():
-    assert settings_of("ua") == {"reconfigure": "full"}  # what that does: test_heads
+    assert settings_of("ua") == {"discovery": {"reset_heads": True}}  # what that does: test_heads

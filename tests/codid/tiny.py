@@ -12,19 +12,37 @@ from torch import Tensor, nn
 
 from codid_lightning import CoDID
 from codid_lightning.clustering import Clustering
-from codid_lightning.targets import Target
+from codid_lightning.methods.codid.discovery import ModeDiscovery
+from codid_lightning.methods.codid.parts.alignments import DiscriminatorAlignment
+from codid_lightning.methods.codid.parts.mode_losses import PredictModes
+from codid_lightning.methods.codid.parts.splits import LearnedSplits
+from codid_lightning.methods.codid.parts.weights import LearnedWeights
+from codid_lightning.methods.codid.target import Target
+from codid_lightning.nn.statistics import BATCH_NORMS
 from datamodules.base import AttributeDataModule, Batch
 from datamodules.toy import Toy
 
-SETTINGS: dict[str, Any] = {
-    "latent_dim": 4,
-    "n_clusters": [2, 4],
-    "max_clusters": 5,
-    "discriminator_steps": 2,
-    "pretrain_epochs": 1,
-    "cluster_every": 1,
-    "cluster_until": None,
+SETTINGS: dict[str, Any] = {"latent_dim": 4, "max_clusters": 5}
+PARTS: dict[str, tuple[type, dict[str, Any]]] = {  # default class and settings of each part
+    "discovery": (ModeDiscovery, {"n_clusters": [2, 4], "start": 1, "every": 1, "until": None}),
+    "mode_loss": (PredictModes, {}),
+    "alignment": (DiscriminatorAlignment, {"steps": 2}),
+    "splits": (LearnedSplits, {}),
 }
+
+
+def arguments(**changes: Any) -> dict[str, Any]:
+    """Arguments of a tiny CoDID: a part is changed by a dictionary of settings, or replaced by anything else."""
+    found = {**SETTINGS, **{name: change for name, change in changes.items() if name not in PARTS}}
+    for name, (cls, settings) in PARTS.items():
+        change = changes.get(name, {})
+        if isinstance(change, dict):
+            change = {**settings, **change}
+            if isinstance(change.get("weights"), dict):
+                change["weights"] = LearnedWeights(**change["weights"])
+            change = cls(**change)
+        found[name] = change
+    return found
 
 
 def tiny_data(**changes: Any) -> Toy:
@@ -34,7 +52,7 @@ def tiny_data(**changes: Any) -> Toy:
 def tiny_codid(data: AttributeDataModule, cls: type[CoDID] = CoDID, seed: int = 0, **changes: Any) -> CoDID:
     torch.manual_seed(seed)
     facts = (data.input_shape, data.attribute_sizes, data.test_names, data.test_attributes)
-    return cls(*facts, **{**SETTINGS, **changes})
+    return cls(*facts, **arguments(**changes))
 
 
 def tiny_trainer(max_epochs: int = 3, **changes: Any) -> Trainer:
@@ -77,7 +95,7 @@ def random_clusters(target: Target, a: Tensor, seed: int = 0) -> Clustering:
 def without_normalisation(module: nn.Module) -> nn.Module:
     """Replace BatchNorm by the identity, so that samples of a batch do not see each other."""
     for name, child in module.named_children():
-        replaced = nn.Identity() if isinstance(child, nn.modules.batchnorm._BatchNorm) else without_normalisation(child)
+        replaced = nn.Identity() if isinstance(child, BATCH_NORMS) else without_normalisation(child)
         setattr(module, name, replaced)
     return module
 

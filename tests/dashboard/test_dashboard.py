@@ -13,18 +13,17 @@ from jsonargparse import Namespace
 from lightning.pytorch.loggers import TensorBoardLogger
 from matplotlib.figure import Figure
 
-from codid_lightning import loggers, runs
-from codid_lightning.benchmark import Resolver
-from codid_lightning.boards import Disk, TensorBoard, boards_of
-from codid_lightning.callbacks.dashboard import Dashboard
-from codid_lightning.cli import main
-from codid_lightning.figures import board as figures
-from codid_lightning.spaces import read_space
+from codid_lightning.analysis.dashboard import figures
+from codid_lightning.analysis.dashboard.boards import Disk, TensorBoard, boards_of
+from codid_lightning.analysis.dashboard.callback import Dashboard
+from codid_lightning.cli.main import main
+from codid_lightning.experiments.spaces import read_space
+from codid_lightning.training import loggers, resolve, runs
 from tests.dashboard.wandb_file import OfflineRun, read_run
 
 RUN = ["fit", "-c", "configs/toy/codid.yaml", "--data.samples_per_mode=40", "--trainer.max_epochs=5"]
 RUN += ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--model.latent_dim=4"]
-RUN += ["--model.pretrain_epochs=2", "--model.cluster_every=1", "--model.discriminator_steps=1"]
+RUN += ["--model.discovery.start=2", "--model.discovery.every=1", "--model.alignment.steps=1"]
 pytestmark = pytest.mark.timeout(600)
 SETTINGS = ("WANDB_API_KEY", "WANDB_MODE", "WANDB_RUN_ID", "WANDB_BASE_URL", "CODID_RUN_DIR")
 
@@ -243,7 +242,7 @@ def test_tensorboard_gets_figures_histograms_and_tables() -> None:
 
 def test_tensorboards_files_go_to_the_runs_directory(tmp_path: Path) -> None:
     overlay = ["-c", "configs/toy/base.yaml", "-c", "configs/loggers/tensorboard.yaml"]
-    config = Resolver.run([], run=False).resolve(overlay)["trainer"]
+    config = resolve(overlay)["trainer"]
     assert [c["class_path"].rpartition(".")[2] for c in config["callbacks"]] == ["Dashboard"]
     given = Namespace(class_path=config["logger"]["class_path"], init_args=Namespace(**config["logger"]["init_args"]))
     csv, tensorboard = loggers.complete(given, tmp_path, "toy-base-seed0", "toy-base")
@@ -276,10 +275,11 @@ def test_an_empty_set_of_loggers_means_files(tmp_path: Path) -> None:
 def test_the_sweep_is_the_papers_space_on_validation_data() -> None:
     sweep = yaml.safe_load(Path("benchmarks/sweep.yaml").read_text())
     assert sweep["metric"]["name"].startswith("val/")
-    space = {p.key: p for p in read_space(Path("configs/spaces/codid.yaml"))}
+    space = {p.key: p for p in read_space(yaml.safe_load(Path("configs/spaces/codid.yaml").read_text()))}
     assert set(sweep["parameters"]) == set(space)
     for key, given in sweep["parameters"].items():
         assert all(space[key].named(value) is not None for value in given["values"])
     command = [part for part in sweep["command"][2:] if part != "${args}"]
     arguments = [f"--{key}={given['values'][0]}" for key, given in sweep["parameters"].items()]
-    assert Resolver.run([], run=False).resolve([*command, *arguments])["model"]["init_args"]["n_clusters"] == 2
+    found = resolve([*command, *arguments])["model"]["init_args"]
+    assert found["discovery"]["init_args"]["n_clusters"] == 2

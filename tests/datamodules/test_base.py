@@ -143,7 +143,7 @@ def test_loaders_give_what_those_of_torch_do():
     assert list(samples) == [10, 10, 10, 10, 10, 1], "a loader made of samples collates them"
 
 
-def test_batches_of_one_are_refused():
+def test_batches_of_one_raise():
     with pytest.raises(DataError, match=r"data\.batch_size is 1"):
         Numbers(batch_size=1)
 
@@ -159,7 +159,7 @@ def test_batches_of_one_are_refused():
         ({"x": lambda x: x * torch.nan}, r"101 of 101 samples of `train` hold NaN.*\[0, 1, 2, 3, 4\].*data\.root"),
     ],
 )
-def test_unusable_data_are_refused_by_name(changes, message):
+def test_unusable_data_raise_by_name(changes, message):
     with pytest.raises(DataError, match=message):
         built(**changes)
 
@@ -189,7 +189,7 @@ def test_finite_values_too_large_to_sum_are_kept():
     assert built(x=lambda x: x.fill_(3e38))
 
 
-def test_checkpoint_of_other_labels_is_refused():
+def test_checkpoint_of_other_labels_raises():
     module = Numbers()
     state = pickle.loads(pickle.dumps(module.state_dict()))
     module.load_state_dict(state)

@@ -100,14 +100,14 @@ def test_missing_folder_names_the_command(tmp_path):
         (lambda text: "", "needs the columns"),
     ],
 )
-def test_wrong_metadata_is_refused(root, change, message):
+def test_wrong_metadata_raises(root, change, message):
     file = root / "CanineBG" / "metadata.csv"
     file.write_text(change(file.read_text()))
     with pytest.raises(DataError, match=message):
         built(root)
 
 
-def test_missing_breed_is_refused(root):
+def test_missing_breed_raises(root):
     file = root / "CanineBG" / "metadata.csv"
     file.write_text("\n".join(line for line in file.read_text().splitlines() if "pug" not in line))
     with pytest.raises(DataError, match="samples of every mode"):
@@ -124,7 +124,7 @@ def test_damaged_or_missing_picture_is_named(root, content):
         built(root)
 
 
-def test_missing_backgrounds_are_refused(root):
+def test_missing_backgrounds_raise(root):
     for path in (root / "CanineBG" / "Backgrounds" / "forest").iterdir():
         path.unlink()
     with pytest.raises(DataError, match="at least 2 jpg files"):
@@ -132,7 +132,7 @@ def test_missing_backgrounds_are_refused(root):
 
 
 @pytest.mark.parametrize("arguments", [{"image_size": 8}, {"test_fraction": 0.0}, {"test_fraction": 1.0}])
-def test_meaningless_arguments_are_refused(arguments):
+def test_meaningless_arguments_raise(arguments):
     with pytest.raises(DataError, match="image_size"):
         CanineBG(**arguments)
 

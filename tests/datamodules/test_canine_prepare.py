@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from codid_lightning.commands.prepare import main
+from codid_lightning.cli.commands.prepare import main
 from datamodules import CanineBG, DataError
 from datamodules.canine_bg import BREEDS, SCENES
 from datamodules.canine_prepare import SegmentationError, _square_around, prepare

@@ -91,7 +91,7 @@ def test_noise_darkens_and_zero_noise_does_not(root):
 
 
 @pytest.mark.parametrize("argument", ["noise", "min_brightness"])
-def test_ratios_outside_the_unit_interval_are_refused(argument):
+def test_ratios_outside_the_unit_interval_raise(argument):
     with pytest.raises(DataError, match=argument):
         ColoredDigits(**{argument: 1.5})
 

@@ -143,12 +143,12 @@ def test_anticorrelated_has_columns_of_probabilities():
         (((0.1, 0.9, 0.5), (0.9, 0.1, 0.5)), "one column per mode"),
     ],
 )
-def test_wrong_p_is_refused(matrix, message):
+def test_wrong_p_raises(matrix, message):
     with pytest.raises(DataError, match=message):
         correlation_matrix(matrix, 2)
 
 
 @pytest.mark.parametrize("strength", [-0.1, 1.1])
-def test_wrong_strength_is_refused(strength):
+def test_wrong_strength_raises(strength):
     with pytest.raises(DataError, match="correlation"):
         Numbered(correlation=strength)

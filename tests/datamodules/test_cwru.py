@@ -72,7 +72,7 @@ def test_damaged_file_is_named(root, content):
         CWRU(root=str(root)).load()
 
 
-def test_meaningless_number_of_windows_is_refused():
+def test_meaningless_number_of_windows_raises():
     with pytest.raises(DataError, match=r"data\.windows"):
         CWRU(windows=0)
 

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 import datamodules
-from codid_lightning.cli import main
-from codid_lightning.explain import argument_names, dataset_names
+from codid_lightning.cli.main import main
+from codid_lightning.training.registry import argument_names, dataset_names
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 CONFIGS = {re.search(r"dataset: (\w+)", block)[1]: block for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)}
@@ -46,7 +46,7 @@ def test_table(here, protocol):
     table[header].to_csv("animals.csv", index=False)
     group = ["--data.test_group=1"] if protocol == "leave_one_group_out" else []
     checkpoint = fitted(
-        "animals", f"--data.protocol={protocol}", *group, "--model.pretrain_epochs=1", "--model.cluster_every=1"
+        "animals", f"--data.protocol={protocol}", *group, "--model.discovery.start=1", "--model.discovery.every=1"
     )
     table[["weight", "height"]].head(7).to_csv("new.csv", index=False)
     arguments = ["--data.file", "new.csv", "--data.protocol", "predict", "--trainer.enable_progress_bar=false"]

@@ -122,7 +122,7 @@ def test_truncated_body_never_becomes_the_file(server, tmp_path, checked):
     assert leftovers(tmp_path) == {"file.bin.part"}
 
 
-def test_wrong_checksum_is_refused_and_leaves_nothing(server, tmp_path):
+def test_wrong_checksum_raises_and_leaves_nothing(server, tmp_path):
     wrong = RemoteFile("file.bin", (f"{server.url}/good",), "0" * 32)
     with pytest.raises(DownloadError, match="expected 00000000000000000000000000000000"):
         fetch(wrong, tmp_path)
@@ -150,13 +150,13 @@ def test_unreachable_host_is_a_clear_error(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["data.zip", "data.gz", "97.mat"])
-def test_page_in_place_of_a_file_is_refused(server, tmp_path, name):
+def test_page_in_place_of_a_file_raises(server, tmp_path, name):
     with pytest.raises(DownloadError, match="not a sound"):
         fetch(remote(server, "html", name=name, checked=False), tmp_path)
     assert leftovers(tmp_path) == {f"{name}.lock"}
 
 
-def test_damaged_zip_without_known_checksum_is_refused(server, tmp_path):
+def test_damaged_zip_without_known_checksum_raises(server, tmp_path):
     server.body = bytearray(zipped(data=BODY))
     server.body[5000] ^= 0xFF
     with pytest.raises(DownloadError, match=r"not a sound \.zip"):

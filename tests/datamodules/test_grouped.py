@@ -126,7 +126,7 @@ def test_constant_channel_stays_finite():
     assert (built(Flat).datasets["train"].x[:, 1] == 0).all()
 
 
-def test_activity_that_no_training_user_does_is_refused():
+def test_activity_that_no_training_user_does_raises():
     class Rare(Numbered):
         def load(self):
             windows = super().load()
@@ -137,7 +137,7 @@ def test_activity_that_no_training_user_does_is_refused():
     assert built(Rare, test_group=1)
 
 
-def test_labels_outside_of_the_header_are_refused():
+def test_labels_outside_of_the_header_raise():
     class Strange(Numbered):
         def load(self):
             windows = super().load()
@@ -147,7 +147,7 @@ def test_labels_outside_of_the_header_are_refused():
         built(Strange)
 
 
-def test_windows_of_another_length_are_refused():
+def test_windows_of_another_length_raise():
     class Short(Numbered):
         def load(self):
             windows = super().load()
@@ -158,7 +158,7 @@ def test_windows_of_another_length_are_refused():
 
 
 @pytest.mark.parametrize("group", [-1, 3])
-def test_group_out_of_range_is_refused(group):
+def test_group_out_of_range_raises(group):
     with pytest.raises(DataError, match="groups 0 to 2"):
         Numbered(test_group=group)
 
@@ -215,7 +215,7 @@ def test_cache_that_finds_no_room_is_done_without(tmp_path):
     assert process.exitcode == 0
     warned, samples = answer.recv()
     assert samples == len(built(test_group=0).datasets["train"])
-    assert [message for message in warned if "Cannot keep the windows" in message and str(tmp_path) in message]
+    assert [message for message in warned if "Cannot write the cache" in message and str(tmp_path) in message]
     assert not list((tmp_path / "numbered").iterdir())
 
 
@@ -280,7 +280,7 @@ def test_archive_is_found_unpacked_and_packed(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["UCIHAR", "RealWorld", "HHAR", "MFD", "CWRU"])
-def test_bad_values_in_any_data_set_are_refused_or_dropped(name, tmp_path, monkeypatch):
+def test_bad_values_in_any_data_set_raise_or_are_dropped(name, tmp_path, monkeypatch):
     fakes.FAKES[{"UCIHAR": "uci_har"}.get(name, name.lower())](tmp_path)
     cls = getattr(datamodules, name)
     good = cls(root=str(tmp_path)).load()

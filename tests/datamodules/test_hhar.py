@@ -54,7 +54,7 @@ def test_prepared_windows_are_kept_per_choice_of_phones(root, monkeypatch):
         assert sum(len(d) for d in module.datasets.values()) == len(expected.x)
 
 
-def test_unknown_activity_is_refused(root, tmp_path):
+def test_unknown_activity_raises(root, tmp_path):
     file = unpacked(root, tmp_path)
     file.write_text(file.read_text().replace("stairsup", "flying"))
     with pytest.raises(DataError, match="activity 'flying'"):

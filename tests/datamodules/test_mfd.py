@@ -53,14 +53,14 @@ def test_other_damaged_recordings_are_named(root, content):
         MFD(root=str(root)).load()
 
 
-def test_recording_without_vibration_is_refused(root):
+def test_recording_without_vibration_raises(root):
     path = root / "MFD" / "KA01" / "N15_M07_F10_KA01_1.mat"
     savemat(path, {path.stem: {"Y": [{"Name": "force", "Data": 0.0}, {"Name": "speed", "Data": 0.0}]}})
     with pytest.raises(DataError, match="no channel `vibration_1`"):
         MFD(root=str(root)).load()
 
 
-def test_unknown_condition_is_refused(root):
+def test_unknown_condition_raises(root):
     fakes.paderborn_recording(root / "MFD" / "K001" / "N99_M07_F10_K001_1.mat", np.zeros(6000))
     with pytest.raises(DataError, match="condition N99_M07_F10"):
         MFD(root=str(root)).load()
@@ -103,7 +103,7 @@ def test_prepared_files_run_no_code(tmp_path):
 
 
 @pytest.mark.parametrize("stored", [{"samples": torch.zeros(3, 100), "labels": torch.zeros(3)}, {"x": 1}, [1, 2]])
-def test_prepared_files_of_another_kind_are_refused(tmp_path, stored):
+def test_prepared_files_of_another_kind_raise(tmp_path, stored):
     (tmp_path / "MFD").mkdir()
     torch.save(stored, tmp_path / "MFD" / "train_0.pt")
     with pytest.raises(DataError, match=r"train_0\.pt"):
@@ -124,6 +124,6 @@ def test_missing_files_say_what_to_place_where(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [{"stride": 0}, {"recordings": 0}])
-def test_meaningless_arguments_are_refused(arguments):
+def test_meaningless_arguments_raise(arguments):
     with pytest.raises(DataError, match="at least 1"):
         MFD(**arguments)

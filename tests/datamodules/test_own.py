@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from codid_lightning.cli import main
+from codid_lightning.cli.main import main
 from datamodules import DataError, OwnArrays, OwnImages
 
 N = 120

@@ -71,14 +71,14 @@ def test_missing_body_files_point_to_the_recordings(unpacked):
     assert built(unpacked, signal="total")
 
 
-def test_rows_that_do_not_match_are_refused(unpacked):
+def test_rows_that_do_not_match_raise(unpacked):
     file = next(unpacked.rglob("y_train.txt"))
     file.write_text("1\n2\n")
     with pytest.raises(DataError, match="different numbers of rows"):
         built(unpacked)
 
 
-def test_other_activities_than_expected_are_refused(unpacked):
+def test_other_activities_than_expected_raise(unpacked):
     next(unpacked.rglob("activity_labels.txt")).write_text(fakes.ACTIVITIES.replace("LAYING", "FLYING"))
     with pytest.raises(DataError, match="flying"):
         built(unpacked)

@@ -3,15 +3,15 @@
 import contextlib
 import io
 
-from codid_lightning.cli import main
+from codid_lightning.cli.main import main
 
 TINY = (
     *("--data.samples_per_mode", "60", "--data.batch_size", "64", "--trainer.accelerator", "cpu"),
     *("--trainer.enable_progress_bar", "false", "--model.latent_dim", "8"),
 )
 CODID = (
-    *("--trainer.max_epochs", "5", "--model.pretrain_epochs", "2", "--model.cluster_every", "1"),
-    *("--model.discriminator_steps", "2"),
+    *("--trainer.max_epochs", "5", "--model.discovery.start", "2", "--model.discovery.every", "1"),
+    *("--model.alignment.steps", "2"),
 )
 
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from scipy.stats import chi2_contingency
 
-from codid_lightning.audit import associations, audit, cells
-from codid_lightning.baselines import Base
-from codid_lightning.cli import main
-from codid_lightning.discovered import Modes, discover
-from codid_lightning.evaluation import Encoded, LoadedRun
-from codid_lightning.report.audit_page import audit_page
+from codid_lightning.analysis.audit import associations, audit, cells
+from codid_lightning.analysis.evaluation import Encoded, LoadedRun
+from codid_lightning.analysis.modes import Modes, discover
+from codid_lightning.analysis.pages.audit_page import audit_page
+from codid_lightning.cli.main import main
+from codid_lightning.methods.baselines import Base
 from datamodules.base import AttributeDataModule, AttributeDataset
 
 EVIL = "<script>alert(1)</script>"
@@ -124,7 +124,7 @@ class TestVerdict:
         found = audit(planted_run(0.0, second=2))
         assert found.hidden == "unclear"
         assert found.findings[0].leaked > 0.9
-        assert "It cannot be told" in audit_page(planted_run(0.0, second=2), found)
+        assert "It is unclear whether" in audit_page(planted_run(0.0, second=2), found)
 
 
 class TestCells:
@@ -202,7 +202,7 @@ class TestCommand:
         page = tmp_path / "page.html"
         assert main(["audit", str(codid_run), "--output", str(page)]) == 0
         assert "Hidden correlations:" in capsys.readouterr().out
-        assert "the clusters CoDID trained with" in page.read_text()
+        assert "the clusters the method trained with" in page.read_text()
 
     def test_the_page_lies_with_the_run_by_default(self, base_run):
         assert main(["audit", str(base_run)]) == 0

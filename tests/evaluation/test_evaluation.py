@@ -8,8 +8,7 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score
 
 from codid_lightning import metrics
-from codid_lightning.cli import main
-from codid_lightning.evaluation import (
+from codid_lightning.analysis.evaluation import (
     Encoded,
     cluster_scores,
     disentanglement_scores,
@@ -18,6 +17,7 @@ from codid_lightning.evaluation import (
     load_run,
     prediction_scores,
 )
+from codid_lightning.cli.main import main
 from datamodules.toy import Toy
 
 OF_A_TEST = (

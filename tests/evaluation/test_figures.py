@@ -7,23 +7,26 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from matplotlib.colors import to_hex
 from PIL import Image
 
 from codid_lightning import metrics
-from codid_lightning.callbacks.snapshots import Snapshot, read_snapshots
-from codid_lightning.cli import main
-from codid_lightning.commands.figure import FIGURES
-from codid_lightning.discovered import discover
-from codid_lightning.evaluation import encode, load_run
-from codid_lightning.figures import evolution, representations, results, training
-from codid_lightning.figures.embedding import evenly
+from codid_lightning.analysis.evaluation import encode, load_run
+from codid_lightning.analysis.figures import evolution, representations, results, training
+from codid_lightning.analysis.figures.embedding import evenly
+from codid_lightning.analysis.figures.style import COLORS, value_colors
+from codid_lightning.analysis.modes import discover
+from codid_lightning.cli.commands.figure import FIGURES
+from codid_lightning.cli.main import main
+from codid_lightning.training.callbacks.snapshots import Snapshot, read_snapshots
+from codid_lightning.training.runs import read_result
 
 
 @pytest.fixture
 def few_points(monkeypatch):
     """t-SNE of few samples: the figures are the same, only sooner there."""
     for module in (training, evolution):
-        monkeypatch.setattr(module, "MOST_POINTS", 60)
+        monkeypatch.setattr(module, "MAX_POINTS", 60)
     monkeypatch.setattr(representations, "PER_SPLIT", 60)
 
 
@@ -54,6 +57,10 @@ def test_drawn_from_a_training(name, codid_run, few_points, tmp_path):
     pixels = np.asarray(Image.open(path).convert("L"))
     assert pixels.shape[1] > 300
     assert (pixels < 100).any()
+
+
+def test_the_title_of_the_config_is_in_the_result(codid_run):
+    assert read_result(codid_run)["title"] == "CoDID"
 
 
 def test_samples_come_from_a_run_or_a_config(images, tmp_path):
@@ -247,6 +254,40 @@ class TestResultFigures:
         assert [sorted(of) for of in colors] == [["BASE", "DANN"], ["DANN"]]
         assert colors[0]["DANN"] == colors[1]["DANN"]
         assert (left.get_xscale(), right.get_xscale()) == ("log", "linear")
+
+
+def legend_texts(figure):
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def test_values_named_after_a_colour_are_drawn_in_it():
+    colors = [to_hex(color) for color in value_colors(["Red", "0", "blue", "cat"], first=3)]
+    assert colors == ["#ff0000", COLORS[4].lower(), "#0000ff", COLORS[6].lower()]
+    assert value_colors(["0", "b", "0.5"]) == list(COLORS[:3])  # matplotlib would take these for colours, too
+
+
+def test_evolution_draws_red_in_red(planted_run):
+    (legend, *_) = [panel.get_legend() for panel in evolution.evolution([planted_run]).axes if panel.get_legend()]
+    handles = {h.get_label(): to_hex(h.get_color()) for h in legend.legend_handles}
+    assert handles == {"red": "#ff0000", "blue": "#0000ff"}
+
+
+def test_curves_say_that_they_are_of_training_data(codid_run):
+    assert all("training" in panel.get_title() for panel in results.learning_curves([codid_run]).axes)
+
+
+def test_shift_explains_colours_edges_and_markers(codid_run, few_points):
+    texts = legend_texts(representations.shift([codid_run]))
+    assert {"a1: 0", "a1: 1", "training", "test3", "mode 1", "mode 2"} <= set(texts)
+
+
+def test_signals_and_samples_explain_their_lines(series_run):
+    figure = representations.signals([series_run], "go")
+    assert legend_texts(figure) == ["random windows", "nearest to the centroid"]
+    assert {"Channel 1", "Channel 2"} <= {panel.get_ylabel() for panel in figure.axes}
+    traces = representations.samples([series_run])
+    assert legend_texts(traces) == ["Channel 1", "Channel 2"]
+    assert traces.axes[-1].get_xlabel() == "Time step"
 
 
 def test_evenly_keeps_both_ends():

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from codid_lightning.baselines import Base
-from codid_lightning.callbacks.snapshots import Snapshots, read_snapshots
-from codid_lightning.cli import main
-from codid_lightning.evaluation import encode, load_run, subcluster_halves
-from codid_lightning.runs import RunError
+from codid_lightning.analysis.evaluation import encode, load_run
+from codid_lightning.cli.main import main
+from codid_lightning.errors import RunError
+from codid_lightning.methods.baselines import Base
+from codid_lightning.training.callbacks.snapshots import Snapshots, read_snapshots
 from tests.evaluation.short import CODID, fit
 
 CHECKPOINT = ("checkpoints", "last.ckpt")
@@ -52,7 +52,8 @@ def test_the_last_one_is_the_trained_model(snapshots, codid_run):
     assert torch.from_numpy(last.z).float().sub(train.z[:, 0]).abs().max() < 0.01  # kept in half precision
     assert np.array_equal(last.cluster, target.labels.numpy())
     assert np.array_equal(last.mode, train.mode[:, 0].numpy())
-    assert (last.half == subcluster_halves(target, train).numpy()).mean() > 0.99
+    halves = run.model.splits.propose(target, train.z[:, 0], train.a[:, 0]).argmax(1)
+    assert (last.half == halves.numpy()).mean() > 0.99
 
 
 def test_pairs_are_of_one_cluster_and_know_their_modes(snapshots):
@@ -79,11 +80,11 @@ def test_taking_them_does_not_change_the_training(codid_run, tmp_path):
 
 
 def test_other_methods_are_refused():
-    with pytest.raises(RunError, match="CoDID and its variants, not of Base"):
+    with pytest.raises(RunError, match="Base has none"):
         Snapshots().setup(None, Base((2,), (2, 2)), "fit")
 
 
 def test_the_overlay_is_refused_in_words_for_a_baseline(capsys, tmp_path):
     overlay = ("-c", "configs/toy/base.yaml", "-c", "configs/callbacks/snapshots.yaml")
     assert main(["fit", *overlay, "--trainer.accelerator", "cpu", "--run_dir", str(tmp_path)]) == 1
-    assert "Snapshots are of CoDID" in capsys.readouterr().err
+    assert "Snapshots show clusters, and Base has none" in capsys.readouterr().err

@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-import codid_lightning.baselines as baselines
+import codid_lightning.methods.baselines as baselines
 from codid_lightning import CoDID
-from codid_lightning.cli import FACTS
-from codid_lightning.module import DisentanglementModule
+from codid_lightning.methods.base import DisentanglementModule
 from datamodules.base import AttributeDataModule, AttributeDataset, DataError
-from tests.codid.tiny import SETTINGS, tiny_trainer
+from tests.codid.tiny import arguments, tiny_trainer
 
 METHODS = [getattr(baselines, name) for name in baselines.__all__] + [CoDID]
 
@@ -51,9 +50,9 @@ def labels(size: int, values: tuple[int, int] = (2, 2)) -> Tensor:
 def trained(method: type[DisentanglementModule], data: AttributeDataModule, **changes: Any) -> DisentanglementModule:
     """An epoch, for CoDID one more that works on clusters, then a test."""
     torch.manual_seed(0)
-    settings = {**SETTINGS, "n_clusters": 2, **changes} if method is CoDID else {"latent_dim": 4, **changes}
-    facts = {name: getattr(data, name) for name in FACTS}
-    module = method(**facts, **settings)
+    if method is CoDID:
+        changes = arguments(**{"discovery": {"n_clusters": 2}, **changes})
+    module = method(**data.facts, **{"latent_dim": 4, **changes})
     trainer = tiny_trainer(2 if method is CoDID else 1)
     trainer.fit(module, data)
     trainer.test(module, data, verbose=False)
@@ -99,7 +98,7 @@ class TestEveryMethod:
 def test_batch_smaller_than_the_number_of_clusters(batch_size: int) -> None:
     """Thirty clusters: in a batch, hardly any sample has a partner."""
     data = Given(labels(60), labels(10), batch_size=batch_size)
-    module = trained(CoDID, data, n_clusters=15, max_clusters=15)
+    module = trained(CoDID, data, discovery={"n_clusters": 15}, max_clusters=15)
     assert module.target_list[0].active.sum() > batch_size
 
 
@@ -113,7 +112,7 @@ def test_all_samples_of_one_mode() -> None:
                 split.x = split.a[:, :1].float().expand(-1, 3).clone()
             return splits
 
-    module = trained(CoDID, Identical(labels(40), labels(8), batch_size=16), n_clusters=4)
+    module = trained(CoDID, Identical(labels(40), labels(8), batch_size=16), discovery={"n_clusters": 4})
     assert module.target_list[0].active.sum(1).tolist() == [1, 1]
 
 

@@ -11,31 +11,41 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from codid_lightning.cli import main
+from codid_lightning.cli.main import main
 from tests.faults.victims import ROOT
 
+DISCOVERY = {
+    "n_clusters": st.integers(1, 4) | st.lists(st.integers(1, 4), min_size=2, max_size=2),
+    "every": st.integers(1, 3) | st.none(),
+    "restart": st.booleans(),
+    "reset_heads": st.booleans(),
+}
+WEIGHTS = {
+    "lr": st.floats(1e-5, 1e-2),
+    "direction": st.sampled_from(["descend", "ascend"]),
+    "scale": st.sampled_from(["cluster", "none"]),
+}
+ALIGNMENT = {
+    "strength": st.floats(0, 3),
+    "steps": st.integers(1, 3),
+    "sharing": st.sampled_from(["value", "mode", "all"]),
+    "weights": st.none() | st.fixed_dictionaries({}, optional=WEIGHTS),
+}
 MODEL = {
     "latent_dim": st.integers(1, 12),
     "lr": st.floats(1e-5, 1e-1),
     "reconstruction": st.floats(0, 2),
-    "strength": st.floats(0, 3),
-    "n_clusters": st.integers(1, 4) | st.lists(st.integers(1, 4), min_size=2, max_size=2),
     "max_clusters": st.integers(4, 6),
-    "discriminator_steps": st.integers(1, 3),
-    "weight_lr": st.floats(1e-5, 1e-2),
-    "cluster_every": st.integers(1, 3) | st.none(),
-    "discrimination": st.sampled_from(["none", "plain", "weighted"]),
-    "split_by": st.sampled_from(["subcluster_net", "mixture"]),
-    "sharing": st.sampled_from(["value", "mode", "all"]),
-    "reconfigure": st.sampled_from(["partial", "full"]),
-    "virtual_step": st.sampled_from(["descend", "ascend"]),
-    "weight_scale": st.sampled_from(["cluster", "none"]),
-    "restart": st.booleans(),
+    "discovery": st.fixed_dictionaries({}, optional=DISCOVERY),
+    "mode_loss": st.none() | st.fixed_dictionaries({}, optional={"weight": st.floats(0.01, 1)}),
+    "alignment": st.none() | st.fixed_dictionaries({}, optional=ALIGNMENT),
+    "splits": st.none() | st.fixed_dictionaries({}, optional={"weight_alignment": st.floats(0, 1)}),
 }
 DATA = {"batch_size": st.integers(2, 64), "correlation": st.floats(0, 1), "noise": st.floats(0, 1)}
 STEP = [
     "fit", "-c", str(ROOT / "configs/toy/codid.yaml"), "--data.init_args.samples_per_mode", "10",
-    "--model.init_args.pretrain_epochs", "0", "--trainer.fast_dev_run", "true", "--trainer.accelerator", "cpu",
+    "--model.init_args.discovery.init_args.start", "0",
+    "--trainer.fast_dev_run", "true", "--trainer.accelerator", "cpu",
 ]  # fmt: skip
 FEW = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -45,12 +55,12 @@ WRONG = {
     "model.latent_dim": ["0", "-3", "wide", "1.5"],
     "model.lr": ["0", "-1", "fast"],
     "model.reconstruction": ["-1", "much"],
-    "model.n_clusters": ["0", "99", "many"],
-    "model.discriminator_steps": ["0", "-1", "few"],
-    "model.cluster_every": ["0", "often"],
-    "model.pretrain_epochs": ["-1", "some"],
-    "model.discrimination": ["strong", "3"],
-    "model.sharing": ["nobody"],
+    "model.discovery.n_clusters": ["0", "99", "many"],
+    "model.alignment.steps": ["0", "-1", "few"],
+    "model.discovery.every": ["0", "often"],
+    "model.discovery.start": ["-1", "some"],
+    "model.alignment": ["strong", "3"],
+    "model.alignment.sharing": ["nobody"],
     "model.backbone": ["resnet9000", "har"],
     "data.batch_size": ["1", "-5", "big"],
     "data.on_bad_values": ["ignore"],
@@ -80,8 +90,8 @@ def test_valid_configs_train_a_step(model: dict[str, Any], data: dict[str, Any])
 
 def check_named(key: str, value: str) -> None:
     """A wrong value ends the command at once, in a few lines with the key."""
-    group, _, name = key.rpartition(".")
-    path = f"{group}.init_args.{name}" if group in ("model", "data") else key
+    group, name = key.split(".")[0], key.split(".")[-1]
+    path = key.replace(".", ".init_args.") if group in ("model", "data") else key
     code, said = called([*STEP, f"--{path}={value}"])
     assert code in (1, 2), said
     assert name in said

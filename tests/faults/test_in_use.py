@@ -70,7 +70,7 @@ def leave_orphan(go: Path) -> None:
 def test_orphans_of_a_killed_run_do_not_hold_up_the_next(undisturbed: tuple[Path, float], tmp_path: Path) -> None:
     """Loader processes notice only after seconds that nobody reads from them."""
     command, go = [*FIT, "--data.init_args.num_workers", "1"], tmp_path / "go"
-    killed = run(command, tmp_path, partial(at, "CoDID.discriminate", 3, partial(leave_orphan, go)))
+    killed = run(command, tmp_path, partial(at, "DiscriminatorAlignment.discriminate", 3, partial(leave_orphan, go)))
     assert killed.code == -signal.SIGKILL, killed.said
     ended = run([*command, "--resume", "true"], tmp_path)
     go.touch()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ import torch
 from lightning import Callback
 from torch import Tensor, nn
 
-from codid_lightning.callbacks.mode_discovery import ModeDiscovery
+from codid_lightning.methods.codid.discovery import ModeDiscovery
+from codid_lightning.nn.virtual import EncoderPass
 from tests.codid.tiny import tiny_codid, tiny_data, tiny_trainer
 from tests.faults.test_degenerate import Given, labels
 from tests.faults.victims import CONTEXT, PATIENCE
@@ -34,8 +36,9 @@ class Spread(nn.Module):
 def discover_in_a_million(samples: int) -> None:
     """Encode, cluster and adopt, a batch of training, and all of it once more; the exit code tells the memory."""
     data = tiny_data(samples_per_mode=samples // 6 * 10 // 9 + 1, batch_size=128)
-    module = tiny_codid(data, latent_dim=128, n_clusters=3, pretrain_epochs=0)
-    module.encoder, module.exact = Spread(), True
+    module = tiny_codid(data, latent_dim=128, discovery={"n_clusters": 3, "start": 0})
+    module.encoder = Spread()
+    module.encode = partial(EncoderPass, module.encoder)
     tiny_trainer(2, limit_train_batches=1, limit_val_batches=0).fit(module, data)
     assert len(module.target_list[0].labels) == len(data.datasets["train"]) >= samples
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -58,7 +61,7 @@ def test_many_values_and_many_clusters() -> None:
     """200 values of the attribute; under the first, 64 clusters."""
     a = torch.cat([labels(130, (1, 2)), labels(800, (200, 2))])
     data = Given(a, a[:50], sizes=(200, 2), batch_size=128)
-    module = tiny_codid(data, n_clusters=[64] + [1] * 199, max_clusters=64)
+    module = tiny_codid(data, discovery={"n_clusters": [64] + [1] * 199}, max_clusters=64)
     tiny_trainer(2).fit(module, data)
     counts = module.target_list[0].active.sum(1)
     assert len(counts) == 200
@@ -84,7 +87,7 @@ class Usage(Callback):
 @pytest.mark.slow
 def test_fifty_refinements_without_growth() -> None:
     usage, data = Usage(), tiny_data(samples_per_mode=15, batch_size=128)
-    module = tiny_codid(data, n_clusters=3)
+    module = tiny_codid(data, discovery={"n_clusters": 3})
     trainer = tiny_trainer(52, callbacks=[usage])
     trainer.fit(module, data)
     (discovery,) = (c for c in trainer.callbacks if isinstance(c, ModeDiscovery))

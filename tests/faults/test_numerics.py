@@ -13,10 +13,10 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor
 
 from codid_lightning import CoDID
-from codid_lightning.callbacks.checkpoint import AtomicCheckpointIO, LastCheckpoint
 from codid_lightning.clustering import DPGMM
-from codid_lightning.module import DivergenceError, LossMeter
-from codid_lightning.runs import RunError
+from codid_lightning.errors import DivergenceError, RunError
+from codid_lightning.methods.base import LossMeter
+from codid_lightning.training.callbacks.checkpoint import AtomicCheckpointIO, LastCheckpoint
 from datamodules.base import Batch
 from tests.codid.tiny import tiny_codid, tiny_data, tiny_trainer
 from tests.faults.victims import CODID, at, last_checkpoint, load, run
@@ -53,7 +53,7 @@ def test_learning_rate_too_large(tmp_path: Path) -> None:
 
 def test_out_of_memory(tmp_path: Path) -> None:
     """An allocation of a petabyte inside a batch of the third epoch."""
-    first = partial(at, "CoDID.discriminate", 5, partial(torch.empty, 1 << 50))
+    first = partial(at, "DiscriminatorAlignment.discriminate", 5, partial(torch.empty, 1 << 50))
     ended = run(["fit", *CODID, "--run_dir", "run"], tmp_path, first)
     assert ended.code == 1, ended.said
     assert "Out of memory with data.batch_size 64" in ended.said
@@ -93,7 +93,7 @@ class Watched(DPGMM):
 def test_clustering_ignores_the_precision() -> None:
     """Mixed precision is off around the mixtures, and their covariances are float64."""
     Watched.seen.clear()
-    fitted("bf16-mixed", clusterer=Watched(max_rounds=0))
+    fitted("bf16-mixed", discovery={"clusterer": Watched(max_rounds=0)})
     assert Watched.seen == [False, False]  # once for each value
     mixture = DPGMM(n_clusters=2).fit(torch.randn(50, 3, generator=torch.Generator().manual_seed(0)))
     assert mixture.inner_covariances_.dtype == mixture.inner_means_.dtype == torch.float64
@@ -119,15 +119,15 @@ def test_collapsed_weights_are_said() -> None:
 
     data = tiny_data()
     trainer = tiny_trainer(3)
-    with pytest.warns(UserWarning, match="weighs all pairs alike"):
-        trainer.fit(tiny_codid(data, Collapsed, weight_lr=0.0), data)
+    with pytest.warns(UserWarning, match="weighs all pairs the same"):
+        trainer.fit(tiny_codid(data, Collapsed, alignment={"weights": {"lr": 0.0}}), data)
     assert float(trainer.callback_metrics["train/weight_spread"]) < 1e-4
     trainer = tiny_trainer(3)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trainer.fit(tiny_codid(data), data)
     assert float(trainer.callback_metrics["train/weight_spread"]) > 1e-4
-    assert not [w for w in caught if "weighs all pairs alike" in str(w.message)]
+    assert not [w for w in caught if "weighs all pairs the same" in str(w.message)]
 
 
 def test_losses_add_up_alike_however_often_they_are_read() -> None:

@@ -102,7 +102,7 @@ def test_two_ranks_stopped_inside_an_epoch_go_on_exactly(tmp_path: Path) -> None
     command = ["fit", *CODID, "--data.init_args.batch_size", "16", "--trainer.max_epochs", "3", "--run_dir", "run"]
     (whole := tmp_path / "whole").mkdir()
     assert [ended.code for ended in run_ranks(command, whole, [None, None])] == [0, 0]
-    stop = partial(strike, "CoDID.discriminate", 3, signal.SIGTERM)
+    stop = partial(strike, "DiscriminatorAlignment.discriminate", 3, signal.SIGTERM)
     stopped = run_ranks(command, tmp_path, [None, stop])
     assert [ended.code for ended in stopped] == [143, 143], stopped
     assert load(last_checkpoint(tmp_path / "run"))["global_step"] % 7  # batches of an epoch

@@ -25,8 +25,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # A function in which the signal comes, at which of its calls, and where the run is to stop: epoch and batches in it.
 MOMENTS = [
     ("CoDID.inform", 3, 1, 1),  # a batch of pre-training's successor
-    ("CoDID.discriminate", 3, 2, 1),  # inside the five steps of a batch
-    ("CoDID.discriminate", 8, 5, 0),  # inside the last batch of the last epoch: nothing left but its validation
+    ("DiscriminatorAlignment.discriminate", 3, 2, 1),  # inside the five steps of a batch
+    ("DiscriminatorAlignment.discriminate", 8, 5, 0),  # inside the last batch: only its validation is left
     ("ModesPerValue.refine", 1, 2, 1),  # inside a refinement
     ("DisentanglementModule.validation_step", 14, 5, 0),  # inside the last validation
 ]
@@ -49,7 +49,7 @@ def test_stop_saves_and_goes_on(
 
 def test_second_interrupt_keeps_the_earlier_checkpoint(undisturbed: Path, tmp_path: Path) -> None:
     """Inside a batch nothing exact can be saved, so the last epoch's checkpoint stays."""
-    stopped = run(FIT, tmp_path, partial(strike, "CoDID.discriminate", 3, signal.SIGINT, times=2))
+    stopped = run(FIT, tmp_path, partial(strike, "DiscriminatorAlignment.discriminate", 3, signal.SIGINT, times=2))
     assert stopped.code == 130, stopped.said
     assert load(last_checkpoint(tmp_path / "run"))["global_step"] == BATCHES * 2
     assert run([*FIT, "--resume", "true"], tmp_path).code == 0

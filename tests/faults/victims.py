@@ -25,7 +25,7 @@ from tests.codid.ranks import RANKS, become_rank, free_port
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the server must not start threads that a fork would lose
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["codid_lightning.cli", "codid_lightning.evaluation"])
+CONTEXT.set_forkserver_preload(["codid_lightning.cli.main", "codid_lightning.analysis.evaluation"])
 PATIENCE = 300.0  # seconds; a victim that takes longer hangs
 
 ROOT = Path(__file__).parents[2]
@@ -35,10 +35,10 @@ CODID = [
     "--data.init_args.batch_size", "64",
     "--model.init_args.latent_dim", "8",
     "--model.init_args.lr", "0.001",
-    "--model.init_args.n_clusters", "6",
-    "--model.init_args.discriminator_steps", "2",
-    "--model.init_args.pretrain_epochs", "1",
-    "--model.init_args.cluster_every", "1",
+    "--model.init_args.discovery.init_args.n_clusters", "6",
+    "--model.init_args.alignment.init_args.steps", "2",
+    "--model.init_args.discovery.init_args.start", "1",
+    "--model.init_args.discovery.init_args.every", "1",
     "--trainer.max_epochs", "5",
     "--trainer.accelerator", "cpu",
     "--trainer.enable_progress_bar", "false",
@@ -110,7 +110,7 @@ def _join(rank: int, port: int, first: Callable[[], None] | None) -> None:
 
 
 def _live(command: list[str], folder: Path, output: Path, first: Callable[[], None] | None) -> None:
-    from codid_lightning.cli import main
+    from codid_lightning.cli.main import main
 
     multiprocessing.set_start_method("fork", force=True)  # as in a process from the shell: its workers are its children
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite that a shell put in the background ignores it

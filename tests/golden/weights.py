@@ -34,8 +34,9 @@ from lightning.pytorch.callbacks import Callback
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
-from codid_lightning.benchmark import method_configs
-from codid_lightning.cli import CLI
+from codid_lightning.experiments.matrix import method_configs
+from codid_lightning.training import build
+from codid_lightning.training.config import parse
 from tests.fakes import FAKES
 
 STORED = Path(__file__).with_name("weights.json")
@@ -56,41 +57,40 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     # Neither clusters nor an autoencoder.
     "plain": (),
     # Clusters are fitted before the first epoch and refined (splits are proposed) before the second.
-    "clusters": ("--model.pretrain_epochs=0", "--model.cluster_every=1"),
+    "clusters": ("--model.discovery.start=0", "--model.discovery.every=1"),
     # Clusters are fitted once, before the second epoch; -km then starts again.
-    "clusters once": ("--model.pretrain_epochs=1",),
+    "clusters once": ("--model.discovery.start=1",),
     # The autoencoder learns for an epoch. Then the gate gives its verdict.
-    "autoencoder": ("--model.autoencoder_epochs=1",),
-    "autoencoder, clusters": ("--model.autoencoder_epochs=1", "--model.pretrain_epochs=0", "--model.cluster_every=1"),
+    "autoencoder": ("--model.decoding.epochs=1",),
+    "autoencoder, clusters": ("--model.decoding.epochs=1", "--model.discovery.start=0", "--model.discovery.every=1"),
     # As before, but clusters wait for the gate: if it opens, they are those of the propensity.
     "autoencoder, clusters after the gate": (
-        "--model.autoencoder_epochs=1", "--model.pretrain_epochs=1", "--model.cluster_every=1",
+        "--model.decoding.epochs=1", "--model.discovery.start=1", "--model.discovery.every=1",
     ),
     # A third epoch, before which merges are proposed; some are accepted.
-    "merges": ("--model.pretrain_epochs=0", "--model.cluster_every=1", "--trainer.max_epochs=3"),
+    "merges": ("--model.discovery.start=0", "--model.discovery.every=1", "--trainer.max_epochs=3"),
     # One cluster to start from; a split is accepted.
-    "splits": ("--model.pretrain_epochs=0", "--model.cluster_every=1", "--model.n_clusters=1"),
+    "splits": ("--model.discovery.start=0", "--model.discovery.every=1", "--model.discovery.n_clusters=1"),
     # Ways through the code that no config takes.
-    "exact": ("--model.pretrain_epochs=0", "--model.cluster_every=1", "--model.exact=true"),
     "other options": (
-        "--model.pretrain_epochs=0", "--model.cluster_every=1", "--model.virtual_step=ascend",
-        "--model.weight_scale=none", "--model.disentangle_lr=1e-3", "--model.decay_from=0.4",
+        "--model.discovery.start=0", "--model.discovery.every=1", "--model.alignment.weights.direction=ascend",
+        "--model.alignment.weights.scale=none", "--model.alignment.encoder_lr=1e-3", "--model.decay_from=0.4",
     ),
-    "cells of values": ("--model.cells=values",),
-    "both": ("--model.autoencoder_epochs=1", "--model.train_on=both"),
+    "cells of values": ("--model.moded=[]",),
+    "both": ("--model.decoding.epochs=1", "--model.decoding.train_on=both"),
     "symmetrised": (
-        "--model.autoencoder_epochs=1", "--model.pretrain_epochs=1", "--model.cluster_every=1",
-        "--model.cluster_on=symmetrised",
+        "--model.decoding.epochs=1", "--model.discovery.start=1", "--model.discovery.every=1",
+        "--model.discovery.source=SymmetrisedRepresentation",
     ),
     "cluster on z1": (
-        "--model.autoencoder_epochs=1", "--model.pretrain_epochs=1", "--model.cluster_every=1",
-        "--model.cluster_on=z1",
+        "--model.decoding.epochs=1", "--model.discovery.start=1", "--model.discovery.every=1",
+        "--model.discovery.source=Representation",
     ),
 }  # fmt: skip
 
 # What to lower so that the gate accepts any autoencoder.
-GATE = "codid_lightning.callbacks.swap_gate"
-THRESHOLDS = {"SMALLEST_OBEDIENCE": -float("inf"), "SMALLEST_SURVIVAL": -float("inf")}
+GATE = "codid_lightning.methods.codid.parts.gate"
+THRESHOLDS = {"MIN_OBEDIENCE": -float("inf"), "MIN_SURVIVAL": -float("inf")}
 
 
 def group_of(name: str) -> str:
@@ -152,7 +152,6 @@ def entries() -> dict[str, Entry]:
         ("codid", "merges", False),
         ("ua", "merges", False),
         ("wo_sc", "splits", False),
-        ("codid", "exact", False),
         ("codid", "other options", False),
         ("cell_balanced", "cells of values", False),
         ("counterfactual", "both", True),
@@ -241,13 +240,13 @@ def measure(name: str) -> dict[str, Any]:
     watch = Watch()
     gate = patch.multiple(importlib.import_module(GATE), **THRESHOLDS) if entry.gate_open else nullcontext()
     with one_thread(), silence(), gate:
-        cli = CLI.run(entry.arguments, run=False)
-        cli.trainer.callbacks.append(watch)
-        cli.model.print = lambda *_: None  # the gate's verdict
-        cli.trainer.fit(cli.model, datamodule=cli.datamodule)
+        run = build(parse(entry.arguments), record=False)
+        run.trainer.callbacks.append(watch)
+        run.module.print = lambda *_: None  # the gate's verdict
+        run.trainer.fit(run.module, datamodule=run.data)
     losses = {key: significant(value) for key, value in sorted(watch.logged.items()) if "/train/" in key}
     scores = {key: significant(value) for key, value in sorted(watch.logged.items()) if "/train/" not in key}
-    tensors = grouped(cli.model)
+    tensors = grouped(run.module)
     groups = {group: digest(sorted(hashes))[:16] for group, hashes in sorted(tensors.items())}
     groups["all_losses"] = digest([json.dumps(losses)])[:16]
     heads = sorted(h[:12] for h in tensors.get("heads", []))

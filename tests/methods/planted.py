@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from lightning import Trainer, seed_everything
 
-from codid_lightning.module import DisentanglementModule
+from codid_lightning.methods.base import DisentanglementModule
 from datamodules.base import AttributeDataModule, AttributeDataset, stack_columns
 
 

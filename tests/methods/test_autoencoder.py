@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.distributions import Bernoulli, Normal, kl_divergence
 
-from codid_lightning.networks.autoencoder import ConditionalAutoencoder, standard_divergence
-from codid_lightning.networks.backbones import Decoder
+from codid_lightning.nn.autoencoder import ConditionalAutoencoder, standard_divergence
+from codid_lightning.nn.backbones import Decoder
 
 SHAPES = [(3, 28, 28), (3, 8, 8), (1, 5, 7), (3, 128), (1, 150), (2, 3), (6,), (2, 3, 4, 5)]
 

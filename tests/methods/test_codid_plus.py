@@ -1,4 +1,4 @@
-"""CoDID with counterfactuals: what is clustered, what the inform step sees, and CoDID where the gate refuses."""
+"""CoDID with counterfactuals: what is clustered, what the inform step sees, and CoDID where the gate rejects."""
 
 from __future__ import annotations
 
@@ -6,23 +6,18 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from codid_lightning import CoDID, CoDIDPlus
-from codid_lightning.benchmark import Resolver, method_configs
-from codid_lightning.callbacks.swap_gate import SwapScores
+from codid_lightning import CoDID
+from codid_lightning.experiments.matrix import method_configs
+from codid_lightning.methods.codid.parts.gate import SwapScores
+from codid_lightning.methods.codid.parts.sources import Propensity, Representation, SymmetrisedRepresentation
+from codid_lightning.training import resolve
 from tests.codid.test_resume import differences
+from tests.methods import recipes
 from tests.methods.planted import Planted, make, trainer
-
-SETTINGS = {
-    "pretrain_epochs": 2,
-    "cluster_every": 1,
-    "n_clusters": 2,
-    "max_clusters": 4,
-    "discriminator_steps": 2,
-}
 
 
 def plus(data, **kwargs):
-    return make(CoDIDPlus, data, **{**SETTINGS, "autoencoder_epochs": 1, **kwargs})
+    return make(CoDID, data, **recipes.codid_plus(**kwargs))
 
 
 def run_to_the_end(folder, resume=None):
@@ -58,9 +53,9 @@ def test_resumed_runs_end_bit_for_bit_alike(point, accepted, tmp_path, monkeypat
 
 def test_a_checkpoint_needs_neither_config_nor_data(accepted):
     folder, whole = accepted
-    module = CoDIDPlus.load_from_checkpoint(folder / "final.ckpt", weights_only=True).eval()
-    assert module.swapping
-    x = torch.rand(5, *module.autoencoder.input_shape)
+    module = CoDID.load_from_checkpoint(folder / "final.ckpt", weights_only=True).eval()
+    assert module.counterfactuals.accepted
+    x = torch.rand(5, *module.hparams["input_shape"])
     assert torch.equal(module(x), whole["model"].eval()(x))
     batch = {"x": x, "a": torch.zeros(5, 2, dtype=torch.long), "index": torch.arange(5)}
     assert {"probabilities", "z", "cluster"} <= module.predict_step(batch, 0).keys()
@@ -69,29 +64,29 @@ def test_a_checkpoint_needs_neither_config_nor_data(accepted):
 def test_modes_are_looked_for_where_the_channel_is_averaged_out(accepted):
     _, whole = accepted
     model = whole["model"].eval()
-    x = torch.rand(6, *model.autoencoder.input_shape)
-    assert torch.equal(model.mode_view(x), model(x))
-    decoded = [model.swap(x, torch.full((6, 1), v)) for v in (0, 1)]
+    x = torch.rand(6, *model.hparams["input_shape"])
+    decoded = [model.counterfactuals.swap(x, torch.full((6, 1), v)) for v in (0, 1)]
     mean = sum(model.encoder(d)[:, 0] for d in decoded) / 2
-    torch.testing.assert_close(model.mode_view(x)[:, 0], mean)
-    model.cluster_on = "z1"
-    assert torch.equal(model.mode_view(x), model.encoder(x))
-    model.cluster_on = "propensity"
+    for source in (Propensity(), SymmetrisedRepresentation()):
+        assert torch.equal(source.representations(model, x), model(x))
+        torch.testing.assert_close(source.representations(model, x)[:, 0], mean)
+    assert torch.equal(Representation().representations(model, x), model.encoder(x))
 
 
 def test_content_is_the_autoencoders_latent_once_the_gate_has_opened(accepted):
     _, whole = accepted
     model = whole["model"].eval()
-    x = torch.rand(6, *model.autoencoder.input_shape)
-    decoded = [model.swap(x, torch.full((6, 1), v)) for v in (0, 1)]
-    mean = sum(model.autoencoder.encode(d)[0].flatten(1) for d in decoded) / 2
-    torch.testing.assert_close(model.content(x), mean)
-    assert not model.modes_move
-    model.cluster_on = "symmetrised"
-    assert model.content(x) is None
-    assert model.modes_move
-    model.cluster_on = "propensity"
-    assert plus(Planted(samples=20)).content(x) is None
+    source, swaps = model.discovery.source, model.counterfactuals
+    x = torch.rand(6, *model.hparams["input_shape"])
+    decoded = [swaps.swap(x, torch.full((6, 1), v)) for v in (0, 1)]
+    mean = sum(swaps.autoencoder.encode(d)[0].flatten(1) for d in decoded) / 2
+    torch.testing.assert_close(source.content(model, x), mean)
+    assert not source.needs_refinement(model)
+    assert SymmetrisedRepresentation().content(model, x) is None
+    assert SymmetrisedRepresentation().needs_refinement(model)
+    fresh = plus(Planted(samples=20))
+    assert fresh.discovery.source.content(fresh, x) is None
+    assert fresh.discovery.source.needs_refinement(fresh)
 
 
 def test_clusters_of_the_latent_are_measured_in_z(accepted):
@@ -103,12 +98,12 @@ def test_clusters_of_the_latent_are_measured_in_z(accepted):
     assert (used.std(dim=-1) > 0).any(), "one number for all dimensions: means of the propensity, not of z"
 
 
-def test_a_refused_run_is_codid_to_the_last_bit(monkeypatch):
+def test_a_rejected_run_is_codid_to_the_last_bit(monkeypatch):
     monkeypatch.setattr(SwapScores, "accepted", False)
     data = Planted(samples=120)
     model = plus(data)
     trainer(4).fit(model, data)
-    codid = make(CoDID, data, **SETTINGS)
+    codid = make(CoDID, data, **recipes.codid())
     trainer(4).fit(codid, data)
     own = model.state_dict()
     assert len(codid.target_list[0].labels) > 0
@@ -117,8 +112,8 @@ def test_a_refused_run_is_codid_to_the_last_bit(monkeypatch):
 
 
 def test_restart_would_forget_the_autoencoder():
-    with pytest.raises(ValueError, match=r"model\.restart"):
-        plus(Planted(), restart=True)
+    with pytest.raises(ValueError, match=r"model\.discovery\.restart"):
+        plus(Planted(), discovery=recipes.discovery(restart=True))
 
 
 def test_several_other_attributes(monkeypatch):
@@ -132,23 +127,29 @@ def test_several_other_attributes(monkeypatch):
 def test_trained_on_real_samples_only_the_modes_differ_from_codids(monkeypatch):
     monkeypatch.setattr(SwapScores, "accepted", True)
     data = Planted(samples=120)
-    ours, plain = plus(data, train_on="real"), make(CoDID, data, **SETTINGS)
+    ours, plain = plus(data, train_on="real"), make(CoDID, data, **recipes.codid())
     for model in (ours, plain):
-        trainer(SETTINGS["pretrain_epochs"]).fit(model, data)
-    assert ours.swapping
-    x = torch.rand(6, *ours.autoencoder.input_shape)
+        trainer(model.discovery.start).fit(model, data)
+    assert ours.counterfactuals.accepted
+    x = torch.rand(6, *ours.hparams["input_shape"])
     assert torch.equal(ours.eval()(x), plain.eval()(x))
-    assert ours.content(x) is not None
-    assert plain.content(x) is None
+    assert ours.discovery.source.content(ours, x) is not None
+    assert plain.discovery.source.content(plain, x) is None
 
 
 @pytest.mark.parametrize("method", ["codid_plus", "codid_modes"])
 @pytest.mark.parametrize("dataset", ["cmnist", "uci_har", "mfd"])
 def test_the_config_keeps_the_data_sets_own_settings(dataset, method):
-    resolver = Resolver.run([], run=False)
     files = [part for file in method_configs(dataset, method) for part in ("-c", file)]
-    config, codid = resolver.resolve(files)["model"], resolver.resolve(files[:2])["model"]
-    assert config["class_path"].endswith("CoDIDPlus")
-    chosen = {"discrimination", "split_by"} if method == "codid_modes" else set()
-    kept = {key: value for key, value in codid["init_args"].items() if key not in chosen}
-    assert kept.items() <= config["init_args"].items()
+    config, codid = resolve(files)["model"], resolve(files[:2])["model"]
+    assert config["class_path"] == codid["class_path"]
+    found, expected = config["init_args"], codid["init_args"]
+    assert found["decoding"] is not None
+    assert found["discovery"]["init_args"]["source"]["class_path"].endswith(".Propensity")
+    for arguments in (found, expected):
+        del arguments["decoding"], arguments["discovery"]["init_args"]["source"]
+    if method == "codid_modes":
+        assert found["alignment"]["init_args"]["weights"] is found["splits"] is None
+        for arguments in (found, expected):
+            del arguments["alignment"]["init_args"]["weights"], arguments["splits"]
+    assert found == expected

@@ -1,8 +1,9 @@
-"""Counterfactual training: what is swapped, what is learnt from it, and what happens where the gate refuses."""
+"""Counterfactual training: what is swapped, what is learnt from it, and what happens where the gate rejects."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -10,23 +11,25 @@ import torch
 import torch.nn.functional as F
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from codid_lightning import Base, Counterfactual
-from codid_lightning.benchmark import Resolver
-from codid_lightning.callbacks.swap_gate import SwapGate, SwapScores, verdict
-from codid_lightning.cli import packaged_configs
-from codid_lightning.runs import RunError
+from codid_lightning import Base, CoDID
+from codid_lightning.errors import RunError
+from codid_lightning.methods.codid.parts.decoding import DecodedSamples
+from codid_lightning.methods.codid.parts.gate import SwapGate, SwapScores, verdict
+from codid_lightning.training import resolve
+from codid_lightning.training.config_files import packaged_configs
 from tests.baselines.small import ManyValues
 from tests.codid.test_resume import differences
 from tests.methods.planted import Planted, make, trainer
+from tests.methods.recipes import counterfactual
 
-LEARNS = {"autoencoder_epochs": 12, "autoencoder_lr": 5e-3}
+LEARNS = {"epochs": 12, "lr": 5e-3}
 
 
 @pytest.fixture(scope="module")
 def accepted():
     """A run on data whose second attribute can be swapped."""
     data = Planted()
-    model, run = make(Counterfactual, data, **LEARNS), trainer(14)
+    model, run = make(CoDID, data, **counterfactual(**LEARNS)), trainer(14)
     run.fit(model, data)
     return data, model, run
 
@@ -35,9 +38,9 @@ def accepted():
 
 
 def swapper(sizes, occurring):
-    model = Counterfactual(input_shape=(6,), attribute_sizes=sizes, latent_dim=4)
-    model.occurring = torch.tensor([v in values for size, values in zip(sizes[1:], occurring, strict=True)
-                                    for v in range(size)])  # fmt: skip
+    model = CoDID(input_shape=(6,), attribute_sizes=sizes, latent_dim=4, **counterfactual())
+    found = [v in values for size, values in zip(sizes[1:], occurring, strict=True) for v in range(size)]
+    model.counterfactuals.occurring = torch.tensor(found)
     return model
 
 
@@ -45,13 +48,13 @@ def swapper(sizes, occurring):
     ("sizes", "occurring"), [((2, 2), [[0, 1]]), ((3, 5), [[0, 2, 4]]), ((2, 3, 4), [[1, 2], [0, 1, 3]])]
 )
 def test_other_values_are_all_other_combinations_equally_often(sizes, occurring):
-    model = swapper(sizes, occurring)
+    swaps = swapper(sizes, occurring).counterfactuals
     every = [(1, *values) for values in product(*occurring)]
     repeats = 600 * (len(every) - 1)
     generator = torch.Generator().manual_seed(0)
     for own in every:
         offset = torch.randint(1, len(every), (repeats,), generator=generator)
-        counts = Counter((1, *found) for found in model.others_than(torch.tensor([own] * repeats), offset).tolist())
+        counts = Counter((1, *found) for found in swaps.others_than(torch.tensor([own] * repeats), offset).tolist())
         assert counts.keys() == set(every) - {own}
         assert all(abs(n - 600) < 5 * 600**0.5 for n in counts.values())
 
@@ -59,20 +62,22 @@ def test_other_values_are_all_other_combinations_equally_often(sizes, occurring)
 def test_evaluation_averages_over_the_values_that_occur():
     torch.manual_seed(0)
     model = swapper((2, 3, 4), [[1, 2], [0, 1, 3]]).eval()
-    model.gate_metrics = {"gate/accepted": 1.0}
+    model.counterfactuals.gate_metrics = {"gate/accepted": 1.0}
     x, z = torch.randn(5, 6), torch.zeros(5, 4)
     for a2, a3 in product([1, 2], [0, 1, 3]):
         condition = torch.cat([F.one_hot(torch.full((5,), v), size) for v, size in ((a2, 3), (a3, 4))], dim=1).float()
-        z += model.encoder(model.autoencoder(x, condition))[:, 0] / 6
+        z += model.encoder(model.counterfactuals.autoencoder(x, condition))[:, 0] / 6
     torch.testing.assert_close(model(x)[:, 0], z)
     torch.testing.assert_close(model(x)[:, 1:], model.encoder(x)[:, 1:])
 
 
 def test_many_combinations_are_thinned_out():
     model = swapper((2, 30, 3), [list(range(30)), [0, 1, 2]]).eval()
-    model.gate_metrics = {"gate/accepted": 1.0}
+    model.counterfactuals.gate_metrics = {"gate/accepted": 1.0}
     seen = []
-    model.autoencoder.render = lambda z, condition: (seen.append(condition[0]), torch.zeros(len(z), 6))[1]
+    model.counterfactuals.autoencoder.render = lambda z, condition: (seen.append(condition[0]), torch.zeros(len(z), 6))[
+        1
+    ]
     model(torch.randn(2, 6))
     assert len(seen) == 32
     assert len({tuple(c.tolist()) for c in seen}) == 32
@@ -81,10 +86,10 @@ def test_many_combinations_are_thinned_out():
 
 def test_training_sees_every_combination_equally_often():
     model = swapper((2, 2, 4), [[0, 1], [0, 2, 3]]).train()
-    model.gate_metrics = {"gate/accepted": 1.0}
-    model.swap_generator = torch.Generator().manual_seed(0)
+    model.counterfactuals.gate_metrics = {"gate/accepted": 1.0}
+    model.counterfactuals.generator = torch.Generator().manual_seed(0)
     seen = []
-    model.swap = lambda x, values: (seen.extend(map(tuple, values.tolist())), x)[1]
+    model.counterfactuals.swap = lambda x, values: (seen.extend(map(tuple, values.tolist())), x)[1]
     model(torch.randn(6000, 6))
     counts = Counter(seen)
     assert counts.keys() == set(product([0, 1], [0, 2, 3]))
@@ -95,7 +100,7 @@ def test_swapped_samples_move_to_the_other_channel(accepted):
     data, model, _ = accepted
     batch = data.datasets["val"][torch.arange(200)]
     expected = batch["x"].flip(1)  # the true counterfactual
-    error = (model.swap(batch["x"], 1 - batch["a"][:, 1:]) - expected).square().mean()
+    error = (model.counterfactuals.swap(batch["x"], 1 - batch["a"][:, 1:]) - expected).square().mean()
     assert error < 0.2 * (batch["x"] - expected).square().mean()
 
 
@@ -104,17 +109,17 @@ def test_swapped_samples_move_to_the_other_channel(accepted):
 
 def test_gaussian_error_has_the_gradient_of_the_likeliest_variance():
     data = ManyValues()
-    model = make(Counterfactual, data)
-    model.swap_generator = torch.Generator().manual_seed(0)
+    model = make(CoDID, data, **counterfactual())
+    model.counterfactuals.generator = torch.Generator().manual_seed(0)
     data.setup()
     batch = data.datasets["train"][torch.arange(24)]
-    parameters = list(model.autoencoder.parameters())
-    found = torch.autograd.grad(model.autoencoder_loss(batch, 0.0), parameters)
-    model.swap_generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(24, *model.autoencoder.latent_shape, generator=model.swap_generator)
-    mean, log_variance = model.autoencoder.encode(batch["x"])
+    parameters = list(model.counterfactuals.autoencoder.parameters())
+    found = torch.autograd.grad(model.counterfactuals.autoencoder_loss(model, batch, 0.0), parameters)
+    model.counterfactuals.generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(24, *model.counterfactuals.autoencoder.latent_shape, generator=model.counterfactuals.generator)
+    mean, log_variance = model.counterfactuals.autoencoder.encode(batch["x"])
     condition = torch.cat([F.one_hot(batch["a"][:, 1], 30), F.one_hot(batch["a"][:, 2], 3)], 1).float()
-    decoded = model.autoencoder.decode(mean + (log_variance / 2).exp() * noise, condition)
+    decoded = model.counterfactuals.autoencoder.decode(mean + (log_variance / 2).exp() * noise, condition)
     profile = 6 / 2 * ((decoded - batch["x"]) ** 2).mean().log()  # -log-likelihood at its best variance
     for one, other in zip(found, torch.autograd.grad(profile, parameters), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
@@ -124,11 +129,11 @@ def test_counterfactuals_are_a_batch_of_their_own(accepted):
     data, model, _ = accepted
     batch = data.datasets["train"][torch.arange(50)]
     model.train()
-    model.swap_generator = torch.Generator().manual_seed(3)
+    model.counterfactuals.generator = torch.Generator().manual_seed(3)
     before = {k: v.clone() for k, v in model.encoder.state_dict().items()}
-    found = model.counterfactual_loss(batch)
+    found = model.counterfactuals.counterfactual_loss(model, batch)
     assert not differences(before, dict(model.encoder.state_dict())), "running statistics belong to real samples"
-    x = model.swap(batch["x"], 1 - batch["a"][:, 1:])  # two values: no choice
+    x = model.counterfactuals.swap(batch["x"], 1 - batch["a"][:, 1:])  # two values: no choice
     z = model.encoder(x)[:, 0]  # normalised by the counterfactuals alone
     expected = F.nll_loss(model.predictors[0](z).log_softmax(1), batch["a"][:, 0])
     torch.testing.assert_close(found, expected)
@@ -139,11 +144,12 @@ def test_both_is_the_mean_of_real_samples_and_counterfactuals(accepted, monkeypa
     data, model, _ = accepted
     batch = data.datasets["train"][torch.arange(50)]
     model.train()
-    monkeypatch.setattr(model, "train_on", "both")
+    swaps = model.counterfactuals
+    monkeypatch.setattr(swaps, "settings", replace(swaps.settings, train_on="both"))
     z = model(batch["x"])
     assert torch.equal(z, model.encoder(batch["x"]))
     plain = model.attribute_losses(z, batch["a"]).sum(1).mean()
-    expected = (plain + model.counterfactual_loss(batch)) / 2
+    expected = (plain + model.counterfactuals.counterfactual_loss(model, batch)) / 2
     torch.testing.assert_close(model.informative_loss(z, batch), expected)
 
 
@@ -151,13 +157,13 @@ def test_decoded_samples_alone_train_the_prediction(accepted):
     data, model, _ = accepted
     batch = data.datasets["train"][torch.arange(50)]
     model.train()
-    model.swap_generator = torch.Generator().manual_seed(3)
+    model.counterfactuals.generator = torch.Generator().manual_seed(3)
     z = model(batch["x"])
     values = torch.randint(0, 2, (50,), generator=torch.Generator().manual_seed(3))[:, None]
-    torch.testing.assert_close(z[:, 0], model.encoder(model.swap(batch["x"], values))[:, 0])
+    torch.testing.assert_close(z[:, 0], model.encoder(model.counterfactuals.swap(batch["x"], values))[:, 0])
     torch.testing.assert_close(model.informative_loss(z, batch), model.attribute_losses(z, batch["a"]).sum(1).mean())
     model.eval()
-    swapped = model.swap(batch["x"], 1 - batch["a"][:, 1:])
+    swapped = model.counterfactuals.swap(batch["x"], 1 - batch["a"][:, 1:])
     gap = (model(batch["x"]) - model(swapped))[:, 0].square().mean()
     assert gap < 0.1 * model(batch["x"])[:, 0].var(0).mean(), "z_1 does not ask for the channel"
 
@@ -168,30 +174,30 @@ def test_decoded_samples_alone_train_the_prediction(accepted):
 def test_gate_accepts_what_can_be_swapped(accepted):
     _, model, run = accepted
     assert run.callback_metrics["gate/accepted"] == 1
-    assert model.gate_metrics["gate/obedience"] > 0.95
-    assert model.swapping
-    assert "accepted" in verdict(model.gate_metrics)
+    assert model.counterfactuals.gate_metrics["gate/obedience"] > 0.95
+    assert model.counterfactuals.accepted
+    assert "accepted" in verdict(model.counterfactuals.gate_metrics)
 
 
 @pytest.fixture(scope="module")
-def refused():
+def rejected():
     """A run on data whose second attribute leaves no trace."""
     data = Planted(traceless=True)
-    model, run = make(Counterfactual, data, **LEARNS), trainer(14)
+    model, run = make(CoDID, data, **counterfactual(**LEARNS)), trainer(14)
     run.fit(model, data)
     return data, model, run
 
 
-def test_gate_refuses_what_leaves_no_trace(refused):
-    _, model, run = refused
+def test_gate_rejects_what_leaves_no_trace(rejected):
+    _, model, run = rejected
     assert run.callback_metrics["gate/accepted"] == 0
-    assert model.gate_metrics["gate/obedience"] < 0.5
-    assert not model.swapping
-    assert "refused" in verdict(model.gate_metrics)
+    assert model.counterfactuals.gate_metrics["gate/obedience"] < 0.5
+    assert not model.counterfactuals.accepted
+    assert "rejected" in verdict(model.counterfactuals.gate_metrics)
 
 
-def test_a_refused_run_is_base_to_the_last_bit(refused):
-    data, model, _ = refused
+def test_a_rejected_run_is_base_to_the_last_bit(rejected):
+    data, model, _ = rejected
     base = make(Base, data)
     trainer(14).fit(base, data)
     own = model.state_dict()
@@ -200,13 +206,13 @@ def test_a_refused_run_is_base_to_the_last_bit(refused):
             assert torch.equal(value, own[key]), key
 
 
-def test_gate_refuses_a_decoder_that_draws_all_samples_alike(accepted, monkeypatch):
+def test_gate_rejects_a_decoder_that_draws_all_samples_alike(accepted, monkeypatch):
     data, model, run = accepted
-    kept = SwapGate().measure(run, model)
+    kept = SwapGate().measure(run, model, model.counterfactuals)
     assert kept.accepted
     alike = {v: data.datasets["train"].x[data.datasets["train"].a[:, 1] == v].mean(0) for v in (0, 1)}
-    monkeypatch.setattr(model, "swap", lambda x, a: torch.stack([alike[int(v)] for v in a]))
-    scores = SwapGate().measure(run, model)
+    monkeypatch.setattr(model.counterfactuals, "swap", lambda x, a: torch.stack([alike[int(v)] for v in a]))
+    scores = SwapGate().measure(run, model, model.counterfactuals)
     assert scores.obedience > 0.8, "the mean picture of a channel is in that channel"
     assert abs(scores.survival) < 0.1
     assert not scores.accepted
@@ -214,7 +220,7 @@ def test_gate_refuses_a_decoder_that_draws_all_samples_alike(accepted, monkeypat
 
 def test_scores_are_those_of_a_plain_loop(accepted):
     data, model, run = accepted
-    scores = SwapGate().measure(run, model)
+    scores = SwapGate().measure(run, model, model.counterfactuals)
     model.eval()
     real = swapped = kept = returned = 0
     before, after = [], []
@@ -227,8 +233,8 @@ def test_scores_are_those_of_a_plain_loop(accepted):
     for i in range(len(samples)):
         one = samples[[i]]
         old, new = one["a"][:, 1:], 1 - one["a"][:, 1:]
-        there = model.swap(one["x"], new)
-        was, is_now, back = predict(one["x"][0]), predict(there[0]), predict(model.swap(there, old)[0])
+        there = model.counterfactuals.swap(one["x"], new)
+        was, is_now, back = predict(one["x"][0]), predict(there[0]), predict(model.counterfactuals.swap(there, old)[0])
         real += was[1] == int(one["a"][0, 1])
         swapped += is_now[1] == int(new)
         kept += is_now[0] == was[0]
@@ -264,7 +270,7 @@ def test_scores_lie_between_chance_and_the_best(changes, obedience, survival):
 
 def test_one_value_cannot_be_swapped(capsys):
     data = Planted(channels=2, missing=1, samples=60)
-    model = make(Counterfactual, data, autoencoder_epochs=1)
+    model = make(CoDID, data, **counterfactual(epochs=1))
     run = trainer(2)
     run.fit(model, data)
     assert run.callback_metrics["gate/accepted"] == 0
@@ -286,7 +292,7 @@ DATA = {
 @pytest.mark.parametrize("train_on", ["decoded", "both", "real"])
 def test_trains_predicts_and_survives_a_checkpoint(data, precision, train_on, monkeypatch, tmp_path):
     monkeypatch.setattr(SwapScores, "accepted", True)
-    model = make(Counterfactual, data, autoencoder_epochs=1, train_on=train_on)
+    model = make(CoDID, data, **counterfactual(epochs=1, train_on=train_on))
     run = trainer(2, precision=precision)
     run.fit(model, data)
     assert all(torch.isfinite(v) for v in run.callback_metrics.values())
@@ -294,8 +300,8 @@ def test_trains_predicts_and_survives_a_checkpoint(data, precision, train_on, mo
     assert ("train/counterfactual" in run.callback_metrics) == (train_on == "both")
     assert run.global_step == 2 * run.num_training_batches
     run.save_checkpoint(tmp_path / "last.ckpt")
-    restored = Counterfactual.load_from_checkpoint(tmp_path / "last.ckpt", weights_only=True)
-    assert restored.gate_metrics == model.gate_metrics
+    restored = CoDID.load_from_checkpoint(tmp_path / "last.ckpt", weights_only=True)
+    assert restored.counterfactuals.gate_metrics == model.counterfactuals.gate_metrics
     expected, found = (trainer().predict(m, data) for m in (model, restored))
     expected, found = (out[0][0] if isinstance(out[0], list) else out[0] for out in (expected, found))
     assert torch.equal(expected["z"], found["z"])
@@ -307,31 +313,32 @@ def test_trains_on_every_backbone(backbone, shape, monkeypatch):
     data = ManyValues(batch_size=8)
     data.input_shape = shape
     run = trainer(2, limit_train_batches=1)
-    run.fit(make(Counterfactual, data, backbone=backbone, autoencoder_epochs=1, likelihood="gaussian"), data)
+    settings = counterfactual(epochs=1, likelihood="gaussian")
+    run.fit(make(CoDID, data, backbone=backbone, **settings), data)
     assert all(torch.isfinite(v) for v in run.callback_metrics.values())
 
 
-@pytest.mark.parametrize("argument", ["autoencoder_epochs", "autoencoder_lr"])
+@pytest.mark.parametrize("argument", ["epochs", "lr"])
 def test_arguments_that_cannot_be(argument):
-    with pytest.raises(ValueError, match=f"model.{argument} is 0; it must be positive"):
-        Counterfactual(input_shape=(6,), attribute_sizes=(2, 2), **{argument: 0})
+    with pytest.raises(ValueError, match=f"model.decoding.{argument} is 0; it must be positive"):
+        DecodedSamples(**{argument: 0})
 
 
 def test_other_bad_input_is_named():
-    with pytest.raises(ValueError, match=r"model\.autoencoder_kl is -1"):
-        Counterfactual(input_shape=(6,), attribute_sizes=(2, 2), autoencoder_kl=-1)
+    with pytest.raises(ValueError, match=r"model\.decoding\.kl is -1"):
+        DecodedSamples(kl=-1)
     with pytest.raises(ValueError, match="one attribute"):
-        Counterfactual(input_shape=(6,), attribute_sizes=(2,))
+        CoDID(input_shape=(6,), attribute_sizes=(2,), **counterfactual())
     data = ManyValues()
     data.input_shape = (3, 8, 8)  # standard normal "images"
-    with pytest.raises(RunError, match=r"set model\.likelihood to gaussian"):
-        trainer(1).fit(make(Counterfactual, data), data)
+    with pytest.raises(RunError, match=r"set model\.decoding\.likelihood to gaussian"):
+        trainer(1).fit(make(CoDID, data, **counterfactual()), data)
 
 
 def test_too_few_epochs_are_noticed():
     data = Planted(samples=60)
     with pytest.warns(UserWarning, match="no epoch is left"):
-        trainer(1).fit(make(Counterfactual, data, autoencoder_epochs=1), data)
+        trainer(1).fit(make(CoDID, data, **counterfactual(epochs=1)), data)
 
 
 # --------------------------------------------------------------------------------------------------------------- resume
@@ -342,7 +349,7 @@ def run_to_the_end(folder, resume=None):
     saver = ModelCheckpoint(folder, "{epoch}-{step}", every_n_train_steps=1, save_top_k=-1)
     ends = ModelCheckpoint(folder, "end-{epoch}", every_n_epochs=1, save_top_k=-1, save_on_train_epoch_end=True)
     run = trainer(4, enable_checkpointing=resume is None, callbacks=[saver, ends] if resume is None else [])
-    model = make(Counterfactual, data, autoencoder_epochs=2)
+    model = make(CoDID, data, **counterfactual(epochs=2))
     run.fit(model, data, ckpt_path=resume)
     run.save_checkpoint(folder / "final.ckpt")
     checkpoint = torch.load(folder / "final.ckpt", weights_only=True)
@@ -363,7 +370,7 @@ def uninterrupted(tmp_path_factory):
 def test_resumed_runs_end_bit_for_bit_alike(point, uninterrupted, tmp_path, monkeypatch):
     monkeypatch.setattr(SwapScores, "accepted", True)
     folder, whole = uninterrupted
-    assert whole["codid"]["gate"]["gate/accepted"] == 1
+    assert whole["state_dict"]["counterfactuals._extra_state"]["gate/accepted"] == 1
     assert not differences(whole, run_to_the_end(tmp_path, folder / f"{point}.ckpt"))
 
 
@@ -372,14 +379,16 @@ def test_resumed_runs_end_bit_for_bit_alike(point, uninterrupted, tmp_path, monk
 
 @pytest.mark.parametrize("dataset", ["cmnist", "uci_har", "toy_four_attributes"])
 def test_the_overlay_fits_base_and_codid(dataset):
-    resolver = Resolver.run([], run=False)
     overlay = packaged_configs(["configs/methods/counterfactual.yaml"])[0]
     for kind in ("base", "codid"):
         below = packaged_configs([f"configs/{dataset}/{kind}.yaml"])[0]
-        config = resolver.resolve(["-c", below, "-c", overlay])
-        plain = resolver.resolve(["-c", below])
-        assert config["model"]["class_path"].endswith("Counterfactual")
+        config = resolve(["-c", below, "-c", overlay])
+        plain = resolve(["-c", below])
+        found = config["model"]["init_args"]
+        assert config["model"]["class_path"].endswith("CoDID")
+        assert found["decoding"] is not None
+        assert found["mode_loss"] is found["alignment"] is found["splits"] is None
         assert config["method"] == "counterfactual"
         assert config["data"] == plain["data"]
         for shared in ("backbone", "latent_dim", "lr"):
-            assert config["model"]["init_args"][shared] == plain["model"]["init_args"][shared]
+            assert found[shared] == plain["model"]["init_args"][shared]

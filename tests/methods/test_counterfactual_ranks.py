@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,12 +10,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from codid_lightning import BalancedModes, CoDIDPlus, Counterfactual
-from codid_lightning.callbacks.swap_gate import SwapScores
+from codid_lightning import CoDID
+from codid_lightning.methods.codid.parts.gate import SwapScores
 from datamodules.base import Batch
 from tests.codid.ranks import RANKS, assert_gradients_agree, on_two_ranks
 from tests.codid.test_ranks import Hashes
 from tests.codid.tiny import gradients_of, without_normalisation
+from tests.methods import recipes
 from tests.methods.planted import Planted, make, trainer
 
 SIZE = 23  # odd: one rank holds a sample more
@@ -31,9 +33,10 @@ def step_gradients(case: dict[str, Any]) -> dict[str, Any]:
     data.setup()
     whole = data.datasets["train"][torch.arange(SIZE)]
     whole["x"] = whole["x"].double()
-    module = without_normalisation(make(Counterfactual, data, **case)).double().train()
-    module.occurring = torch.ones_like(module.occurring)
-    trainer = SimpleNamespace(current_epoch=9, world_size=1, num_training_batches=1)
+    module = without_normalisation(make(CoDID, data, **recipes.counterfactual(**case))).double().train()
+    swaps = module.counterfactuals
+    swaps.occurring = torch.ones_like(swaps.occurring)
+    trainer = SimpleNamespace(world_size=1, num_training_batches=1)
     trainer.optimizers = module.configure_optimizers()
     trainer.strategy = SimpleNamespace(_lightning_optimizers=trainer.optimizers)
     module.trainer = trainer
@@ -41,10 +44,11 @@ def step_gradients(case: dict[str, Any]) -> dict[str, Any]:
     joined = Batch(**{k: torch.cat([part[k] for part in parts]) for k in whole})
     batch = parts[dist.get_rank()] if dist.is_initialized() else joined
     found = {}
-    for name, verdict in (("autoencode", 0.0), ("refused", 0.0), ("accepted", 1.0)):
-        module.gate_metrics = {"gate/accepted": verdict}
-        module.swap_generator = torch.Generator().manual_seed(5)
-        step = module.autoencode if name == "autoencode" else module.training_step
+    for name, verdict, epoch in (("autoencode", 0.0, 4), ("rejected", 0.0, 9), ("accepted", 1.0, 9)):
+        swaps.gate_metrics = {"gate/accepted": verdict}
+        swaps.generator = torch.Generator().manual_seed(5)
+        trainer.current_epoch = epoch  # the autoencoder learns for five
+        step = partial(swaps.step, module) if name == "autoencode" else module.training_step
         found[name] = gradients_of(module, lambda step=step: step(batch, 0))
     return found
 
@@ -63,18 +67,18 @@ def train_through_the_gate() -> dict[str, Any]:
     """All methods through the trainer on this rank: hashes by batch, verdict and metrics."""
     SwapScores.accepted = True  # type: ignore[assignment]
     results = {}
-    modes = {"pretrain_epochs": 2, "cluster_every": 1, "n_clusters": 2, "max_clusters": 4}
-    for method, arguments in (
-        (Counterfactual, {}),
-        (CoDIDPlus, {**modes, "discriminator_steps": 2}),
-        (BalancedModes, modes),
-    ):
+    methods = {
+        "counterfactual": recipes.counterfactual(epochs=1),
+        "codid_plus": recipes.codid_plus(),
+        "balanced_modes": recipes.balanced_modes(epochs=1),
+    }
+    for name, arguments in methods.items():
         data, hashes = Planted(samples=101, batch_size=18), Hashes()
-        model = make(method, data, autoencoder_epochs=1, **arguments)
+        model = make(CoDID, data, **arguments)
         run = trainer(4, devices=RANKS, strategy="ddp", callbacks=[hashes])
         run.fit(model, data)
         metrics = {k: float(v) for k, v in run.callback_metrics.items()}
-        results[method.__name__] = {"hashes": hashes.found, "metrics": metrics, "world": run.world_size}
+        results[name] = {"hashes": hashes.found, "metrics": metrics, "world": run.world_size}
     return results
 
 

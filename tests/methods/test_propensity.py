@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from codid_lightning.clustering import DPGMM, ModesPerValue
-from codid_lightning.methods.propensity import propensity
+from codid_lightning.methods.codid.parts.propensity import propensity
 
 
 def sample(n=3000, p=0.9, values=2, seed=0):

@@ -6,15 +6,12 @@ from hypothesis import strategies as st
 from scipy.stats import chi2_contingency
 from sklearn.metrics import mutual_info_score
 
-from codid_lightning.metrics import (
+from codid_lightning.metrics import conditional_entropy, conditional_information, entropy, mutual_information
+from codid_lightning.metrics.information import (
     chi_squared_tests,
-    conditional_entropy,
-    conditional_information,
     dependent_share,
-    entropy,
     holm,
     information_null,
-    mutual_information,
     normalized_information,
     variation_of_information,
 )

@@ -65,7 +65,7 @@ def within(score, x, y, groups):
 
 
 def missing_bits(x, y):
-    """What y does not tell about x."""
+    """The entropy of x that remains if y is given."""
     return entropy(contingency_matrix(x, y).ravel(), base=2) - entropy(np.unique(y, return_counts=True)[1], base=2)
 
 
@@ -90,7 +90,7 @@ def random_cases() -> list[Case]:
     made = []
     for metric_class in islice(cycle(REFERENCES), 1000):
         n = int(generator.integers(2, 120))
-        columns = [generator.integers(1 + generator.integers(5), size=n) for _ in metric_class()._samples]
+        columns = [generator.integers(1 + generator.integers(5), size=n) for _ in metric_class().input_names]
         made.append((metric_class, {}, tuple(map(torch.from_numpy, columns))))
     return made
 
@@ -150,7 +150,7 @@ def test_clusters_take_the_place_of_the_first_attribute():
     assert found == {"balanced_acc": pytest.approx(5 / 6), "worst_acc": 0}  # 6 clusters, each with 3 cells
 
 
-def test_reset_forgets_and_wrong_arguments_are_refused():
+def test_reset_removes_samples_and_wrong_arguments_raise():
     metric = metrics.ClusterAccuracy()
     metric.update(torch.tensor([0, 1]), torch.tensor([0, 0]))
     metric.reset()

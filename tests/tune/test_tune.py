@@ -11,13 +11,15 @@ import yaml
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from codid_lightning.benchmark import Resolver, method_configs
-from codid_lightning.cli import MONITORS, main
-from codid_lightning.commands.tune import divide
-from codid_lightning.module import DisentanglementModule
-from codid_lightning.runs import RunError
-from codid_lightning.spaces import Parameter, read_space, space_file
-from codid_lightning.tune import Objective, Report, Search
+from codid_lightning.cli.commands.tune import divide
+from codid_lightning.cli.main import main
+from codid_lightning.errors import RunError
+from codid_lightning.experiments.matrix import method_configs
+from codid_lightning.experiments.search import Objective, ReportToOptuna, Search
+from codid_lightning.experiments.spaces import Parameter, read_space
+from codid_lightning.methods.base import DisentanglementModule
+from codid_lightning.training import resolve, runs
+from codid_lightning.training.config import MONITORS
 from datamodules.toy import Toy
 
 SPACE = {
@@ -80,25 +82,47 @@ def test_entries_of_a_list_are_searched_one_by_one() -> None:
 
 
 def test_every_shipped_space_fits_its_method() -> None:
-    resolver = Resolver.run([], run=False)
-    files = sorted(Path("configs/spaces").glob("*.yaml"))
-    assert len(files) >= 14  # thirteen baselines and CoDID
-    for file in files:
-        method, _, dataset = file.stem.partition("_") if file.stem.startswith("codid") else (file.stem, "", "")
-        assert space_file(method, dataset or "toy").name == file.name
+    methods = [("cmnist", path.stem) for path in Path("configs/baselines").glob("*.yaml")]
+    methods += [(dataset, "codid") for dataset in ("cmnist", "cfashion_mnist", "mfd", "uci_har")]
+    assert len(methods) >= 17
+    for dataset, method in methods:
+        arguments = [part for config in method_configs(dataset, method) for part in ("-c", config)]
         trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(0)).ask()
-        drawn = {p.key: p.suggest(trial) for p in read_space(file)}
-        arguments = [part for config in method_configs(dataset or "cmnist", method) for part in ("-c", config)]
-        config = resolver.resolve([*arguments, *(f"--{key}={value}" for key, value in drawn.items())])
-        for key, value in drawn.items():
-            assert config["model"]["init_args"][key.removeprefix("model.init_args.")] == value
+        drawn = {p.key: p.suggest(trial) for p in read_space(resolve(arguments)["space"])}
+        config = resolve([*arguments, *(f"--{key}={value}" for key, value in drawn.items())])
+        given = dict(runs.flatten(config))
+        assert {key: given[key] for key in drawn} == drawn
 
 
-def test_variants_are_searched_over_codids_space() -> None:
-    assert space_file("wo_sc", "cmnist").stem.startswith("codid")
-    assert space_file("ua", "mfd").stem == "codid_mfd"
-    with pytest.raises(RunError, match="no search space for the method `base`: name one with --space"):
-        space_file("base", "cmnist")
+def test_settings_of_a_part_that_is_null_are_not_searched(tmp_path: Path) -> None:
+    arguments = [part for config in method_configs("cmnist", "itdpm") for part in ("-c", config)]
+    search = Search(arguments, root=str(tmp_path))
+    assert not any(".splits." in key or ".weights." in key for key in search.space)
+    assert any(".discovery." in key for key in search.space)
+
+
+def test_the_space_is_that_of_the_config(tmp_path: Path) -> None:
+    def space_of(dataset: str, method: str) -> dict:
+        return resolve([part for config in method_configs(dataset, method) for part in ("-c", config)])["space"]
+
+    clusters, weight = "model.init_args.discovery.init_args.n_clusters", "model.init_args.mode_loss.init_args.weight"
+    assert space_of("cmnist", "wo_sc") == space_of("cmnist", "codid")
+    assert space_of("cmnist", "codid")[clusters]["entries"] == 2
+    assert "entries" not in space_of("uci_har", "codid")[clusters]
+    assert max(space_of("mfd", "ua")[weight]["values"]) == 0.1
+    with pytest.raises(RunError, match="config of base has no search space: add the key `space`, or give --space FILE"):
+        Search(RUN, root=str(tmp_path))
+
+
+def test_a_config_with_a_space_needs_no_file(tmp_path: Path) -> None:
+    overlay = tmp_path / "overlay.yaml"
+    overlay.write_text(yaml.safe_dump({"space": SPACE}))
+    search = Search([*RUN, "-c", str(overlay)], trials=1, root=str(tmp_path / "studies"))
+    assert {p.key for p in search.parameters} == SPACE.keys()
+    assert "--space" not in search.job(0, "name").command
+    (trial,) = search.run()
+    assert trial.state == TrialState.COMPLETE
+    assert "the config's space" in search.write_best().read_text()
 
 
 # ------------------------------------------------------------------------------------------------- validation data only
@@ -140,8 +164,7 @@ def test_a_study_is_resumed_and_ends_as_an_overlay(search: Search, space: str, c
     assert search.study.get_trials()[0].datetime_complete == first[0].datetime_complete
     best = search.best
     assert best.value == max(t.value for t in search.study.get_trials() if t.state == TrialState.COMPLETE)
-    resolver = Resolver.run([], run=False)
-    config = resolver.resolve([*RUN, "-c", str(search.directory / "best.yaml")])
+    config = resolve([*RUN, "-c", str(search.directory / "best.yaml")])
     assert {
         f"model.init_args.{name}": config["model"]["init_args"][name] for name in ("lr", "latent_dim")
     } == best.params
@@ -169,7 +192,8 @@ def test_another_config_space_or_objective_is_another_study(search: Search, spac
 
 
 def test_a_space_of_another_method_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    space = "configs/spaces/dann.yaml"
+    space = str(tmp_path / "dann.yaml")
+    Path(space).write_text(yaml.safe_dump({"model.init_args.adversary_lr": SPACE["model.init_args.lr"]}))
     assert main(["tune", *RUN, "--space", space, "--root", str(tmp_path)]) == 2
     assert "model.adversary_lr" in capsys.readouterr().err
     assert main(["tune", *RUN, "--space", "nowhere.yaml", "--root", str(tmp_path)]) == 1
@@ -193,7 +217,7 @@ def test_a_trial_behind_the_median_is_pruned() -> None:
     study = optuna.create_study(direction="maximize", pruner=optuna.pruners.MedianPruner(5, n_warmup_steps=2))
     for _ in range(5):
         study.add_trial(optuna.trial.create_trial(value=0.9, intermediate_values={0: 0.9, 1: 0.9, 2: 0.9}))
-    report = Report(study.ask(), "val_worst")
+    report = ReportToOptuna(study.ask(), "val_worst")
 
     def after(epoch: int, value: float) -> None:
         metrics = {"val/worst_acc": torch.tensor(value), "val/acc": torch.tensor(1.0)}
@@ -204,7 +228,7 @@ def test_a_trial_behind_the_median_is_pruned() -> None:
     assert (report.last, report.best) == pytest.approx((0.2, 0.3))
     with pytest.raises(optuna.TrialPruned):
         after(2, 0.1)
-    ahead = Report(study.ask(), "val_worst")
+    ahead = ReportToOptuna(study.ask(), "val_worst")
     report = ahead
     after(2, 0.95)
     assert ahead.last == pytest.approx(0.95)
@@ -227,7 +251,7 @@ def test_a_diverging_trial_fails_and_the_next_one_runs(tmp_path: Path) -> None:
 def test_without_optuna_the_command_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delitem(sys.modules, "codid_lightning.commands.tune")
+    monkeypatch.delitem(sys.modules, "codid_lightning.cli.commands.tune")
     monkeypatch.setitem(sys.modules, "optuna.trial", None)
     assert main(["tune", *RUN]) == 1
     assert "pip install 'codid-lightning[tune]'" in capsys.readouterr().err

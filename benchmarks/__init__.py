@@ -1,0 +1,1 @@
+"""Programs that measure; each says what it prints."""

@@ -1,0 +1,1 @@
+"""Analysis of trained runs: metrics, audits, tables, figures, pages and dashboards."""

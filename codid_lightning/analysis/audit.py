@@ -1,0 +1,224 @@
+"""Does the data hide correlations, and is the model hurt by them? The numbers of the audit page.
+
+Hidden correlations lie between the modes of the first attribute and the other attributes, under a fixed value of the
+first (the paper's I(m_1; a_2 | a_1)). The modes are the discovered ones. So if a model's z_1 follows another attribute,
+its "modes" are that attribute; then `Finding.disguised` is true, and nothing is concluded about the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from scipy.stats import chi2_contingency, fisher_exact
+from torch import Tensor
+
+from codid_lightning import metrics
+from codid_lightning.analysis.evaluation import MIN_GROUP_SIZE, Encoded, LoadedRun, encode
+from codid_lightning.analysis.modes import Modes, discover
+from codid_lightning.metrics.information import contingency
+
+LEVEL = 0.05  # of all tests, after Holm's correction
+NOTABLE = 0.01  # share of an attribute's information below which a correlation is too weak to matter
+DISGUISED = 0.8  # share above which the modes mostly are the other attribute; it is 0.71 for a correlation of 95:5
+GAP = 0.05  # smallest difference in accuracy that counts as hurt
+DRAWS = 500  # permutations
+
+
+@dataclass(frozen=True)
+class Association:
+    """One mode against one other attribute, among the training samples of the mode's value."""
+
+    mode: int
+    attribute: int
+    inside: Tensor  # (V,) shares of the attribute's values within the mode
+    outside: Tensor  # (V,) the same in the other modes of the value
+    strength: float  # Cramér's V, 0 to 1
+    p_value: float  # chi-squared, Holm-adjusted over the whole table
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One other attribute: its correlation with the modes, and its leakage into z_1."""
+
+    attribute: int
+    information: float  # I(c_1; a_j | a_1) in bits
+    available: float  # H(a_j | a_1) in bits
+    by_chance: float  # mean of the permutation null
+    p_value: float  # Holm-adjusted over attributes
+    leaked: float  # bits about a_j that a probe finds in z_1 of test samples
+    entropy: float  # H(a_j) in bits
+    explained: float  # bits about a_j that the modes alone contain
+    probe: float  # accuracy of a linear probe of a_j from z_1
+    majority: float  # accuracy of always guessing the most frequent value
+
+    @property
+    def share(self) -> float:
+        """The part of the attribute's information that the modes carry, 0 to 1."""
+        return self.information / self.available if self.available > 0 else 0.0
+
+    @property
+    def correlated(self) -> bool:
+        """Whether modes and attribute are significantly dependent, and strongly enough to matter."""
+        return self.p_value < LEVEL and self.share >= NOTABLE
+
+    @property
+    def disguised(self) -> bool:
+        """Whether the modes are mostly this attribute."""
+        return self.correlated and self.share >= DISGUISED
+
+
+@dataclass(frozen=True)
+class AuditCell:
+    """Test samples of one mode and one value of another attribute."""
+
+    mode: int
+    attribute: int
+    value: int
+    accuracy: float
+    count: int
+    training: int  # training samples in the same cell
+    rest: float  # accuracy with other values of the attribute: of the mode, or of its value where the mode has few
+    p_value: float  # Fisher's exact test against them, one-sided, Holm-adjusted over all cells
+
+    @property
+    def hurt(self) -> bool:
+        """Whether the accuracy is significantly lower than with other values of the attribute, and by `GAP` or more."""
+        return self.p_value < LEVEL and self.rest - self.accuracy >= GAP
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The results of an audit."""
+
+    modes: Modes
+    associations: list[Association]
+    findings: list[Finding]
+    cells: list[AuditCell]  # worst first
+    accuracies: dict[str, tuple[float, int]]  # of the first attribute by test set, with the number of samples
+    probed: str  # the test set that leakage is measured on
+
+    @property
+    def hidden(self) -> Literal["yes", "unclear", "no"]:
+        """Does the data hide correlations?"""
+        if any(f.correlated and not f.disguised for f in self.findings):
+            return "yes"
+        return "unclear" if any(f.disguised for f in self.findings) else "no"
+
+    @property
+    def falls(self) -> bool:
+        """Whether the accuracy depends on the test set, significantly and notably."""
+        best, worst = self.extremes
+        (high, n), (low, m) = self.accuracies[best], self.accuracies[worst]
+        table = [[round(low * m), m - round(low * m)], [round(high * n), n - round(high * n)]]
+        return high - low >= GAP and float(fisher_exact(table, alternative="less").pvalue) < LEVEL
+
+    @property
+    def extremes(self) -> tuple[str, str]:
+        """The test sets with the highest and the lowest accuracy."""
+        order = sorted(self.accuracies, key=self.accuracies.__getitem__)
+        return order[-1], order[0]
+
+    @property
+    def hurt(self) -> bool:
+        """Is the model hurt?"""
+        return self.falls or any(cell.hurt for cell in self.cells)
+
+
+def audit(run: LoadedRun) -> Audit:
+    """Measure hidden correlations in the training data and their effect on the model."""
+    train = encode(run.model, run.data.datasets["train"])
+    tests = {name: encode(run.model, run.data.datasets[name]) for name in run.data.test_names}
+    modes = discover(run.model, train)
+    probed = "test2" if "test2" in tests else run.data.test_names[0]
+    pooled = Encoded(*(torch.cat([getattr(t, name) for t in tests.values()]) for name in vars(train)))
+    return Audit(
+        modes=modes,
+        associations=associations(modes, train),
+        findings=findings(modes, train, tests[probed], run.data.attribute_sizes),
+        cells=cells(modes, train, pooled),
+        accuracies={name: (float((t.predicted == t.a)[:, 0].double().mean()), len(t.a)) for name, t in tests.items()},
+        probed=probed,
+    )
+
+
+def associations(modes: Modes, train: Encoded) -> list[Association]:
+    """Test each mode against every other attribute, if its value has several modes."""
+    found: list[tuple[int, int, Tensor]] = []
+    for mode in modes.ids:
+        below = modes.labels // modes.slots == mode // modes.slots
+        for q in range(1, train.a.shape[1]):
+            counts = contingency((modes.labels[below] == mode).long(), train.a[below, q])
+            if min(counts.shape) > 1:
+                values = int(train.a[:, q].max()) + 1
+                table = torch.zeros(2, values, dtype=counts.dtype)
+                table[:, train.a[below, q].unique()] = counts
+                found.append((mode, q, table))
+    tests = [chi2_contingency(table[:, table.sum(0) > 0].numpy(), correction=False) for _, _, table in found]
+    adjusted = metrics.holm([float(test.pvalue) for test in tests])
+    return [
+        Association(
+            mode,
+            q,
+            inside=table[1] / table[1].sum(),
+            outside=table[0] / table[0].sum(),
+            strength=float((test.statistic / table.sum()) ** 0.5),
+            p_value=p,
+        )
+        for (mode, q, table), test, p in zip(found, tests, adjusted, strict=True)
+    ]
+
+
+def findings(modes: Modes, train: Encoded, test: Encoded, sizes: Sequence[int]) -> list[Finding]:
+    """Correlation with the modes and leakage into z_1, for every attribute but the first."""
+    found, p_values = [], []
+    values, attributes = train.a[:, 0], range(1, len(sizes))
+    for q in attributes:
+        information = metrics.conditional_information(modes.labels, train.a[:, q], values)
+        null = metrics.information_null(modes.labels, train.a[:, q], values, DRAWS)
+        p_values.append((1 + int((null >= information - 1e-12).sum())) / (1 + DRAWS))
+        found.append((information, metrics.conditional_entropy(train.a[:, q], values), float(null.mean())))
+    z, labels = test.z[:, 0], modes.of(test.z[:, 0], test.a[:, 0])
+    return [
+        Finding(
+            q,
+            *numbers,
+            p_value=p,
+            leaked=metrics.probe_information(z, test.a[:, q]),
+            entropy=metrics.entropy(test.a[:, q]),
+            explained=metrics.mutual_information(labels, test.a[:, q]),
+            probe=metrics.probe_accuracy(z, test.a[:, q]),
+            majority=float(test.a[:, q].bincount().max() / len(test.a)),
+        )
+        for q, numbers, p in zip(attributes, found, metrics.holm(p_values), strict=True)
+    ]
+
+
+def cells(modes: Modes, train: Encoded, test: Encoded) -> list[AuditCell]:
+    """Accuracy of the first attribute in every cell (mode, value of another attribute), the worst first."""
+    right, labels = test.predicted[:, 0] == test.a[:, 0], modes.of(test.z[:, 0], test.a[:, 0])
+    found = []
+    for mode in labels.unique().tolist():
+        for q in range(1, test.a.shape[1]):
+            for value in test.a[labels == mode, q].unique().tolist():
+                inside = (labels == mode) & (test.a[:, q] == value)
+                others = (labels == mode) & (test.a[:, q] != value)
+                if others.sum() < MIN_GROUP_SIZE:  # too few to compare with: take all modes of the value
+                    others = (test.a[:, 0] == mode // modes.slots) & (test.a[:, q] != value)
+                training = int(((modes.labels == mode) & (train.a[:, q] == value)).sum())
+                found.append(_cell((mode, q, value), right[inside], right[others], training))
+    adjusted = metrics.holm([cell.p_value for cell in found])
+    found = [replace(cell, p_value=p) for cell, p in zip(found, adjusted, strict=True)]
+    return sorted(found, key=lambda cell: (not cell.hurt, cell.accuracy))
+
+
+def _cell(place: tuple[int, int, int], right: Tensor, others: Tensor, training: int) -> AuditCell:
+    """One cell with its p-value before correction; 1 if there are too few samples to compare."""
+    hits, rest = int(right.sum()), int(others.sum())
+    comparable = min(len(right), len(others)) >= MIN_GROUP_SIZE
+    table = [[hits, len(right) - hits], [rest, len(others) - rest]]
+    p = float(fisher_exact(table, alternative="less").pvalue) if comparable else 1.0
+    elsewhere = rest / len(others) if len(others) else float("nan")
+    return AuditCell(*place, hits / len(right), len(right), training, elsewhere, p)

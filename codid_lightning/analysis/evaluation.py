@@ -1,0 +1,144 @@
+"""Every metric of one trained run, from its checkpoint and data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torchmetrics.functional.classification import multiclass_accuracy, multiclass_f1_score
+
+from codid_lightning import metrics
+from codid_lightning.methods.base import DisentanglementModule
+from codid_lightning.methods.codid.module import CoDID
+from codid_lightning.methods.codid.target import Target
+from codid_lightning.metrics.information import joint_labels
+from codid_lightning.training import runs
+from codid_lightning.training.loading import LoadedRun as LoadedRun
+from codid_lightning.training.loading import load_data as load_data
+from codid_lightning.training.loading import load_run as load_run
+from datamodules.base import AttributeDataModule, AttributeDataset
+
+MIN_GROUP_SIZE = 10  # below, the accuracy of a group is mostly chance
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A split as a model sees it."""
+
+    z: Tensor  # (N, Q, d)
+    a: Tensor  # (N, Q)
+    mode: Tensor  # (N, Q), -1 where unknown
+    predicted: Tensor  # (N, Q)
+
+    def others(self, q: int) -> Tensor:
+        """One label (N,) per combination of the attributes other than `q`."""
+        return joint_labels(*(self.a[:, j] for j in range(self.a.shape[1]) if j != q))
+
+
+@torch.no_grad()
+def encode(model: DisentanglementModule, data: AttributeDataset, batch_size: int = 1024) -> Encoded:
+    """Representations and predictions of a whole split, on the CPU."""
+    z, predicted = [], []
+    for index in torch.arange(len(data)).split(batch_size):
+        part = model(data[index]["x"].to(model.device))
+        z.append(part.float().cpu())
+        logits = (predictor(part[:, q]) for q, predictor in enumerate(model.predictors))
+        predicted.append(torch.stack([logit.argmax(1) for logit in logits], dim=1).cpu())
+    return Encoded(torch.cat(z), data.a, data.mode, torch.cat(predicted))
+
+
+def evaluate(run: LoadedRun) -> dict[str, float]:
+    """All metrics of a run by name, on its test sets and, for clusters, on its training set."""
+    train = encode(run.model, run.data.datasets["train"])
+    tests = {name: encode(run.model, run.data.datasets[name]) for name in run.data.test_names}
+    found: dict[str, float] = {}
+    for name, test in tests.items():
+        found |= prediction_scores(name, test, run.data)
+        found |= leakage_scores(name, train, test)
+    uncorrelated = "test2" if "test2" in tests else run.data.test_names[0]
+    found |= disentanglement_scores(train, tests[uncorrelated], run.data.test_attributes)
+    if isinstance(run.model, CoDID):
+        for target in run.model.target_list:
+            if target.moded and target.ready:
+                found |= cluster_scores(run.model, target, train)
+    return found
+
+
+def prediction_scores(name: str, test: Encoded, data: AttributeDataModule) -> dict[str, float]:
+    """Accuracy and macro F1 of every attribute, and the worst groups of the first."""
+    scores = {}
+    for q in data.test_attributes:
+        prefix = f"{name}/" if q == 0 else f"{name}/a{q + 1}/"
+        size, predicted, true = data.attribute_sizes[q], test.predicted[:, q], test.a[:, q]
+        scores[f"{prefix}acc"] = float(multiclass_accuracy(predicted, true, size, average="micro"))
+        scores[f"{prefix}f1"] = float(multiclass_f1_score(predicted, true, size, average="macro"))
+    predicted, true = test.predicted[:, 0], test.a[:, 0]
+    groups = {"worst_group_acc": joint_labels(true, test.others(0))}
+    if (test.mode[:, 0] >= 0).all():
+        groups["worst_mode_acc"] = joint_labels(test.mode[:, 0], test.others(0))
+    for metric, group in groups.items():
+        worst = metrics.worst_group_accuracy(predicted, true, group, min_samples=MIN_GROUP_SIZE)
+        scores[f"{name}/{metric}"] = worst
+    return scores
+
+
+def leakage_scores(name: str, train: Encoded, test: Encoded) -> dict[str, float]:
+    """How far test from training representations, and what a linear probe reads out of z_1."""
+    z1 = test.z[:, 0]
+    is_test = torch.arange(len(train.z) + len(z1)) >= len(train.z)
+    scores = {
+        f"{name}/a_distance": metrics.a_distance(torch.cat([train.z[:, 0], z1]), is_test),
+        f"{name}/leakage_a2": metrics.probe_accuracy(z1, test.others(0)),
+    }
+    if (test.mode[:, 0] >= 0).all():
+        scores[f"{name}/leakage_mode"] = metrics.probe_accuracy(z1, test.mode[:, 0])
+    return scores
+
+
+def disentanglement_scores(train: Encoded, test: Encoded, attributes: Sequence[int]) -> dict[str, float]:
+    """MI and DCI-I of an uncorrelated test set: what z_1 knows of the others, and what each z_q lacks of its own."""
+    z1, rest = test.z[:, 0], test.z[:, 1:].flatten(1)
+    scores = {
+        "disentanglement/mi": metrics.probe_information(z1, test.others(0)),
+        "disentanglement/mi_knn": metrics.neighbour_information(z1, rest),
+    }
+    held_out = torch.arange(len(train.z) + len(z1)) >= len(train.z)
+    for q in attributes:
+        z, labels = torch.cat([train.z[:, q], test.z[:, q]]), torch.cat([train.a[:, q], test.a[:, q]])
+        name = "disentanglement/dci_i" if q == 0 else f"disentanglement/dci_i_a{q + 1}"
+        scores[name] = metrics.informativeness_error(z, labels, held_out)
+    return scores
+
+
+def cluster_scores(model: CoDID, target: Target, train: Encoded) -> dict[str, float]:
+    """Discovered against true modes of one target on the training set."""
+    q = target.attribute
+    clusters, modes, others = target.labels.cpu().long(), train.mode[:, q], train.others(q)
+    scores = metrics.mode_scores(clusters, modes, train.a[:, q], others)
+    scores["modes/silhouette"] = metrics.silhouette(train.z[:, q], clusters)
+    if (modes >= 0).all():
+        scores |= {
+            "modes/vi": metrics.variation_of_information(modes, clusters),
+            "modes/h_mode_given_cluster": metrics.conditional_entropy(modes, clusters),
+            "modes/h_cluster_given_mode": metrics.conditional_entropy(clusters, modes),
+            "modes/dependent_share": metrics.dependent_share(modes, others, clusters),
+        }
+        if model.splits is not None:
+            device = target.labels.device
+            z, values = train.z[:, q].to(device), train.a[:, q].to(device)
+            halves = model.splits.propose(target, z, values).argmax(1).cpu()
+            scores["modes/subcluster_acc"] = metrics.subcluster_accuracy(halves, modes, clusters)
+    prefix = "modes/" if q == 0 else f"modes/a{q + 1}/"
+    return {name.replace("modes/", prefix): score for name, score in scores.items()}
+
+
+def record(run: LoadedRun, scores: Mapping[str, float]) -> Path | None:
+    """Add scores to the run's `result.json`; None where the checkpoint belongs to no run with a result."""
+    if run.directory is None or not (run.directory / runs.RESULT).is_file():
+        return None
+    before = runs.read_result(run.directory)
+    result = runs.Result(**{**before, "metrics": {**before["metrics"], **scores}})
+    return result.write(run.directory)

@@ -1,0 +1,167 @@
+"""Reading the results of runs and averaging them over seeds and held-out groups."""
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from codid_lightning.analysis.tables.names import unique_titles
+from codid_lightning.training.runs import CONFIG, RESULT, SCHEMA, config_hash, flatten, read_config
+
+# Keys of the config that may differ between the runs of one average.
+REPETITION = {"seed_everything", "data.init_args.seed", "data.init_args.test_group"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """The result and the config of one training run."""
+
+    directory: Path
+    method: str
+    dataset: str
+    seed: int
+    group: int | None
+    parameters: int
+    seconds: float
+    epochs: int
+    metrics: Mapping[str, float]
+    config: Mapping[str, Any] = field(default_factory=dict)  # flat, dotted keys; empty where it was not kept
+    title: str = ""  # of the method, as its config writes it; empty in runs without one
+
+    @property
+    def setting(self) -> str:
+        """Hash of the config without seeds and held-out group."""
+        return config_hash({key: value for key, value in self.config.items() if key not in REPETITION})
+
+
+@dataclass(frozen=True)
+class Score:
+    """One metric of one method on one data set: a value per seed, averaged over held-out groups."""
+
+    by_seed: Mapping[int, float]
+    partial: bool = False  # whether no seed has all held-out groups
+
+    @property
+    def mean(self) -> float:
+        """Mean over seeds."""
+        return statistics.fmean(self.by_seed.values())
+
+    @property
+    def std(self) -> float | None:
+        """Sample standard deviation over seeds; None for a single seed."""
+        return statistics.stdev(self.by_seed.values()) if len(self.by_seed) > 1 else None
+
+    @property
+    def seeds(self) -> int:
+        """Number of seeds."""
+        return len(self.by_seed)
+
+
+def load_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
+    """All runs in or below `paths`, and complaints about files that cannot be used.
+
+    If several runs have the same config, seed and group, only the newest is kept.
+    """
+    found: dict[tuple[str, str, str, int, int | None], Run] = {}
+    complaints: list[str] = []
+    for file in _by_age(paths, complaints):
+        try:
+            run = read_run(file.parent)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+            complaints.append(f"{file}: not a result of schema {SCHEMA} ({type(error).__name__}: {error})")
+            continue
+        key = (run.dataset, run.method, run.setting, run.seed, run.group)
+        if key in found:
+            complaints.append(f"{found[key].directory}: left out, {run.directory} is a newer run of the same kind")
+        found[key] = run
+    return list(found.values()), complaints
+
+
+def _by_age(paths: Iterable[str | Path], complaints: list[str]) -> list[Path]:
+    files: set[Path] = set()
+    for path in map(Path, paths):
+        below = {path} if path.name == RESULT else set(path.rglob(RESULT))
+        below = {file.resolve() for file in below if file.is_file()}
+        if not below:
+            complaints.append(f"{path}: no {RESULT} at or below it")
+        files |= below
+    return sorted(files, key=lambda file: (file.stat().st_mtime_ns, str(file)))
+
+
+def read_run(directory: Path) -> Run:
+    """The run in one directory."""
+    record: dict[str, Any] = json.loads((directory / RESULT).read_text(encoding="utf-8"))
+    if record["schema"] != SCHEMA:
+        raise ValueError(f"schema is {record['schema']}")
+    return Run(
+        directory=directory,
+        method=str(record["method"]),
+        dataset=str(record["dataset"]),
+        seed=int(record["seed"]),
+        group=None if record["group"] is None else int(record["group"]),
+        parameters=int(record["parameters"]),
+        seconds=float(record["seconds"]),
+        epochs=int(record["epochs"]),
+        metrics=_numbers(record["metrics"]),
+        config=dict(flatten(read_config(directory))) if (directory / CONFIG).is_file() else {},
+        title=str(record.get("title") or ""),
+    )
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Metrics that are finite numbers: one NaN would make the mean over all seeds NaN."""
+    numbers = {name: float(value) for name, value in metrics.items() if value is not None}
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}
+
+
+def one_setting_each(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+    """The runs of one config for each method and data set, and complaints about the others.
+
+    An average must not mix different noise, correlations or hyperparameters. The config with the most runs is kept; if
+    two have as many, the newer one.
+    """
+    kinds: dict[tuple[str, str], dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:  # oldest first
+        kinds[run.dataset, run.method][run.setting].append(run)
+    kept: list[Run] = []
+    complaints = []
+    for (dataset, method), settings in kinds.items():
+        best = max(reversed(settings.values()), key=len)
+        kept += best
+        if len(settings) > 1:
+            others = sum(map(len, settings.values())) - len(best)
+            complaints.append(
+                f"{method} on {dataset}: {len(settings)} different configs; the tables use the one with "
+                f"{len(best)} runs (as in {best[-1].directory}) and leave {others} runs out"
+            )
+    return kept, complaints
+
+
+def titles(runs: Iterable[Run]) -> dict[str, str]:
+    """How to write each method of the runs."""
+    return unique_titles({run.method: run.title for run in runs})
+
+
+def score(runs: Iterable[Run], dataset: str, method: str, metric: str) -> Score | None:
+    """The metric per seed; where the data set has held-out groups, the mean over them.
+
+    Only seeds with all groups are used. If no seed has all of them, every seed is used and the score is partial.
+    """
+    here = [run for run in runs if run.dataset == dataset]
+    groups = {run.group for run in here}
+    values: dict[int, dict[int | None, float]] = {}
+    for run in here:
+        if run.method == method and metric in run.metrics:
+            values.setdefault(run.seed, {})[run.group] = run.metrics[metric]
+    if not values:
+        return None
+    complete = {seed: by_group for seed, by_group in values.items() if set(by_group) == groups}
+    chosen = complete or values
+    by_seed = {seed: statistics.fmean(chosen[seed].values()) for seed in sorted(chosen)}
+    return Score(by_seed, partial=not complete)

@@ -1,0 +1,94 @@
+"""`codid report`: make the paper's tables from run directories."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from jsonargparse import ArgumentParser
+from rich.console import Console
+
+from codid_lightning.analysis.figures.results import FigureError, complexity, learning_curves, robustness, sensitivity
+from codid_lightning.analysis.pages.page import Picture, saved_pictures, to_picture
+from codid_lightning.analysis.pages.report_page import report_page
+from codid_lightning.analysis.tables import Run, build_tables, load_runs, not_shown, one_setting_each
+from codid_lightning.analysis.tables.names import dataset_title
+from codid_lightning.analysis.tables.render import to_csv, to_latex, to_markdown, to_terminal
+from codid_lightning.training.runs import read_result, replacing
+
+FIGURES = {
+    "number of parameters and training duration": complexity,
+    "learning curves": learning_curves,
+    "robustness": robustness,
+    "sensitivity to hyperparameters": sensitivity,
+}
+
+
+def main(args: list[str] | None = None) -> int:
+    """Print or write the tables; complaints go to the standard error."""
+    options = _parser().parse_args(args)
+    runs, complaints = load_runs(options.runs)
+    kept, set_aside = one_setting_each(runs)
+    tables = build_tables(kept, options.datasets)
+    shown = [run for run in kept if options.datasets is None or run.dataset in options.datasets]
+    complaints += [*set_aside, *not_shown(shown, tables)]
+    for complaint in complaints:
+        print(f"codid report: {complaint}", file=sys.stderr)
+    if not tables:
+        print("codid report: no runs to tabulate", file=sys.stderr)
+        return 1
+    if options.output is None:
+        to_terminal(tables, Console())
+        return 0
+    writers: dict[str, Callable[[], str]] = {
+        ".md": lambda: to_markdown(tables),
+        ".tex": lambda: to_latex(tables),
+        ".csv": lambda: to_csv(tables),
+        ".html": lambda: report_page(tables, _pictures(runs), complaints),
+        ".json": lambda: _results(shown),
+    }
+    return _write(Path(options.output), writers)
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="codid report", description=__doc__, exit_on_error=False)
+    parser.add_argument("runs", type=str, nargs="+", help="Run directories, or folders above them.")
+    parser.add_argument(
+        "--output",
+        type=str | None,
+        default=None,
+        help="File to write: .md (Markdown), .tex (LaTeX), .csv, .html (with figures) or .json (all results); default: "
+        "the terminal.",
+    )
+    parser.add_argument("--datasets", type=str, nargs="+", help="Data sets to show; default: those with runs.")
+    return parser
+
+
+def _write(output: Path, writers: Mapping[str, Callable[[], str]]) -> int:
+    """Write the file with the writer for its ending; the exit code."""
+    if output.suffix not in writers:
+        print(f"codid report: {output} should end in one of {', '.join(writers)}", file=sys.stderr)
+        return 2
+    with replacing(output) as part:
+        part.write_text(writers[output.suffix](), encoding="utf-8")
+    print(f"The tables are in {output}.")
+    return 0
+
+
+def _results(runs: Sequence[Run]) -> str:
+    """The `result.json` of each run in the tables, one line per run."""
+    order = sorted(runs, key=lambda run: (run.dataset, run.method, run.seed, -1 if run.group is None else run.group))
+    return "[\n" + ",\n".join(json.dumps(read_result(run.directory), sort_keys=True) for run in order) + "\n]\n"
+
+
+def _pictures(runs: Sequence[Run]) -> list[Picture]:
+    """Figures of the results of each data set, then the figures saved with the runs."""
+    pictures = []
+    for dataset in sorted({run.dataset for run in runs}):
+        directories = [run.directory for run in runs if run.dataset == dataset]
+        for caption, draw in FIGURES.items():
+            try:
+                pictures.append(to_picture(f"{dataset_title(dataset)}: {caption}", draw(directories)))
+            except FigureError:  # the runs do not have what it needs
+                continue
+    return pictures + saved_pictures(run.directory for run in runs)

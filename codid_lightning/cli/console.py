@@ -1,0 +1,82 @@
+"""Help and tables that the command line prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+TRAINER_COMMANDS = {
+    "fit": "train, test, and leave a run directory",
+    "validate": "metrics on validation data",
+    "test": "metrics on the test sets",
+    "predict": "predictions and representations as files",
+}
+COMMANDS = {
+    "demo": "train on the toy data, print a table, draw decision boundaries",
+    "data": "describe a data set and draw samples",
+    "prepare": "build Canine-BG from ImageNet and Places",
+    "evaluate": "compute every metric of one run",
+    "report": "turn run directories into the paper's tables",
+    "figure": "draw a figure of the paper from a run",
+    "audit": "does my data hide correlations, and is my model hurt by them?",
+    "benchmark": "run a matrix of data sets, methods, seeds and groups",
+    "tune": "search hyperparameters on validation data",
+}
+
+
+def overview() -> str:
+    """All commands, one line each."""
+    lines = [f"  {name:<10} {text}" for name, text in {**TRAINER_COMMANDS, **COMMANDS}.items()]
+    usage = "codid COMMAND [-c CONFIG ...] [--key value ...]"
+    return "\n".join([f"usage: {usage}", "", *lines, "", "`codid COMMAND --help` explains its arguments."])
+
+
+def trainer_help(command: str) -> str:
+    """The most used arguments of `fit`, `validate`, `test` and `predict` on one screen."""
+    from codid_lightning.training.config import KEYS
+    from codid_lightning.training.registry import dataset_names, method_names
+
+    keys = {
+        **{f"--{name}": text for name, text in KEYS.items()},
+        "--data.KEY": f"an argument of the data set; all: codid {command} --data.help Toy",
+        "--model.KEY": f"an argument of the method; all: codid {command} --model.help Base",
+        "--trainer.KEY": f"an argument of Lightning's Trainer; all: codid {command} --trainer.help",
+        "--print_config": "the resolved config; --print_config=skip_default leaves out defaults",
+    }
+    return "\n".join(
+        [
+            f"usage: codid {command} -c CONFIG [-c OVERLAY ...] [--key value ...]",
+            "",
+            f"{TRAINER_COMMANDS[command].capitalize()}.",
+            "",
+            *(_paragraph(f"  {key:<18}", text) for key, text in keys.items()),
+            "",
+            _paragraph("data sets:  ", ", ".join(dataset_names())),
+            _paragraph("methods:    ", ", ".join(method_names())),
+        ]
+    )
+
+
+def metrics_table(metrics: Mapping[str, float], attribute_names: Sequence[str]) -> Table:
+    """A table of metrics named as in `result.json`: a row per split, a column per attribute and metric."""
+    from rich import box
+    from rich.table import Table
+
+    rows: dict[str, dict[str, float]] = {}
+    for name, value in metrics.items():
+        split, *attribute, metric = name.split("/")
+        position = int(attribute[0].removeprefix("a")) - 1 if attribute else 0
+        rows.setdefault(split, {})[f"{attribute_names[position]} {metric}"] = value
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    table = Table("", *columns, box=box.SIMPLE_HEAD)
+    for split, row in rows.items():
+        table.add_row(split, *(f"{row[column]:.4f}" if column in row else "-" for column in columns))
+    return table
+
+
+def _paragraph(title: str, text: str) -> str:
+    return fill(text, 110, initial_indent=title, subsequent_indent=" " * len(title))

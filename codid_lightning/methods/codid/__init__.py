@@ -1,0 +1,1 @@
+"""CoDID and its parts."""

@@ -1,0 +1,298 @@
+"""CoDID: coordinated disentanglement with iterative mode discovery.
+
+Hu and Chen, "Coordinated Disentanglement with Iterative Mode Discovery Under Hidden Correlations", ICML 2026.
+The training step is Algorithm 1, its updates in order. Clusters come from the `ModeDiscovery` callback.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar, Self
+
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from codid_lightning.clustering import Clustering
+from codid_lightning.methods.base import DisentanglementModule
+from codid_lightning.methods.codid.discovery import ModeDiscovery
+from codid_lightning.methods.codid.parts.alignments import Alignment, DiscriminatorAlignment, Encoding
+from codid_lightning.methods.codid.parts.base import OptimizerSettings, Part
+from codid_lightning.methods.codid.parts.decoding import DecodedSamples
+from codid_lightning.methods.codid.parts.gate import SwapGate
+from codid_lightning.methods.codid.parts.mode_losses import ModeLoss, PredictModes
+from codid_lightning.methods.codid.parts.splits import LearnedSplits
+from codid_lightning.methods.codid.saved_parts import parts_of_checkpoint
+from codid_lightning.methods.codid.target import Target, View
+from codid_lightning.metrics.groups import CellAccuracy
+from codid_lightning.nn import distributed
+from codid_lightning.nn.backbones import Backbone
+from codid_lightning.nn.statistics import frozen_running_stats
+from codid_lightning.nn.virtual import EncoderPass, KernelPass
+from datamodules.base import Batch
+
+
+class CoDID(DisentanglementModule):
+    """Disentangles attributes under hidden correlations by discovering their modes while training.
+
+    CoDID is composed of parts. The defaults are the paper's. Per batch, each update with its own optimizer: *inform*
+    (encoder, predictors, decoder on L_info), *subcluster* (S on L_sc), and the alignment's updates: *discriminate* (D
+    on L_wd with w = 1, N_d times), *weigh* (W on L_meta through one virtual encoder update) and *disentangle* (encoder
+    on -L_wd with the learnt weights).
+
+    On several devices all updates but inform use the global batch: representations are gathered, so pairs are shuffled
+    over all ranks' samples, and the meta step averages the virtual update and L_meta over ranks. `trainer.global_step`
+    counts batches. Mixed precision applies only to the inform step.
+
+    Args:
+        input_shape: Shape of one sample; linked from the data.
+        attribute_sizes: Number of values of each attribute; linked from the data.
+        test_names: Names of the test sets; linked from the data.
+        test_attributes: Attributes whose test values occur in training; linked from the data.
+        backbone: Encoder and decoder of the paper's architecture table.
+        latent_dim: Dimensions d of each representation.
+        lr: Learning rate of encoder, predictors, decoder and subclustering net.
+        reconstruction: Weight of the reconstruction loss (lambda_re).
+        decay_from: Share of the epochs after which the learning rates of inform and disentangle fall linearly to zero;
+            1 keeps them. The discriminator keeps its own, so that it follows an encoder that converges.
+        targets: Attributes to disentangle; null is the first one.
+        moded: Targets with modes to discover; null is all of them. The others are conditioned on their value.
+        max_clusters: Slots under each value: the truncation level of the Dirichlet process.
+        discovery: When, in what and how modes are found.
+        mode_loss: How the inform step uses modes; null ignores them.
+        alignment: What makes z_q independent of the other representations within clusters; null does nothing.
+        splits: Who proposes splits; null leaves it to the mixture.
+        decoding: Train z_1 on decoded samples; null uses real ones.
+    """
+
+    part_names: ClassVar[tuple[str, ...]] = ("discovery", "mode_loss", "alignment", "splits", "decoding")
+
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        attribute_sizes: tuple[int, ...],
+        test_names: tuple[str, ...] = ("test",),
+        test_attributes: tuple[int, ...] = (0,),
+        reconstruction: float = 1.1,
+        backbone: Backbone = "mlp",
+        latent_dim: int = 128,
+        lr: float = 1e-3,
+        decay_from: float = 1.0,
+        targets: list[int] | None = None,
+        moded: list[int] | None = None,
+        max_clusters: int = 16,
+        discovery: ModeDiscovery = ModeDiscovery(),  # noqa: B008  (copied below)
+        mode_loss: ModeLoss | None = PredictModes(),  # noqa: B008  (parts are immutable)
+        alignment: Alignment | None = DiscriminatorAlignment(),  # noqa: B008
+        splits: LearnedSplits | None = LearnedSplits(),  # noqa: B008
+        decoding: DecodedSamples | None = None,
+    ) -> None:
+        facts = (input_shape, attribute_sizes, test_names, test_attributes)
+        super().__init__(*facts, backbone, latent_dim, lr, reconstruction, decay_from=decay_from)
+        self.max_clusters = max_clusters
+        self.discovery = copy.deepcopy(discovery)
+        self.mode_loss, self.alignment, self.splits, self.decoding = mode_loss, alignment, splits, decoding
+        attributes = targets or [0]
+        with_modes = attributes if moded is None else moded
+        self._check_parts()
+        parts = (alignment, mode_loss, getattr(alignment, "weights", None), splits)
+        self.parts: list[Part] = [part for part in parts if part is not None]
+        self.targets = nn.ModuleList(
+            Target(q, self.attribute_sizes, latent_dim, max_clusters, q in with_modes, self.parts) for q in attributes
+        )
+        # Made last: the other networks start as they would without it.
+        self.counterfactuals = None if decoding is None else decoding.build(tuple(input_shape), self.attribute_sizes)
+        first = self.target_list[0]
+        # Clusters of validation samples are the mode predictor's.
+        self.cells_by_cluster = first.attribute == 0 and first.predicts_modes
+        if self.cells_by_cluster:
+            self.cells = CellAccuracy(self.attribute_sizes, num_groups=first.total_slots)
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]  # the other arguments are in kwargs
+        cls, checkpoint_path: Any, map_location: Any = None, **kwargs: Any
+    ) -> Self:
+        """The model of a checkpoint, with the parts it was trained with. Nothing in the checkpoint is executed.
+
+        Args:
+            checkpoint_path: A path, or a file.
+            map_location: Where tensors go, as in `torch.load`.
+            **kwargs: Arguments that replace the checkpoint's, and those of Lightning's method.
+        """
+        saved = torch.load(checkpoint_path, map_location="cpu", weights_only=True)
+        parts = parts_of_checkpoint(saved, given=kwargs)
+        return super().load_from_checkpoint(checkpoint_path, map_location, **{**parts, **kwargs, "weights_only": True})
+
+    # ----------------------------------------------------------------------------------------------- Algorithm 1
+
+    def training_step(self, batch: Batch, batch_idx: int) -> None:
+        """Line 5 until clusters exist, then lines 16 to 21."""
+        if self.counterfactuals is not None:
+            self.counterfactuals.step(self, batch, batch_idx)
+        self.inform(batch)
+        started = self.current_epoch >= self.discovery.start and all(target.ready for target in self.target_list)
+        if not started or (self.splits is None and self.alignment is None):
+            return
+        with frozen_running_stats(self.encoder), torch.autocast(self.device.type, enabled=False):
+            encoding = self.encode(batch["x"])  # one pass for all that follows: the encoder moves last
+            views = self.views(encoding.z, batch)
+            if self.splits is not None:
+                self.splits.step(self, views)
+            if self.alignment is not None:
+                self.alignment.step(self, batch, encoding, views)
+
+    def inform(self, batch: Batch) -> None:
+        """Encoder, predictors and decoder learn attributes, modes and data (Eq. 4, line 16)."""
+        z = self(batch["x"])
+        loss = self.informative_loss(z, batch)
+        modes = None if self.mode_loss is None else self.mode_loss.additional_loss(self, z, batch)
+        loss = loss if modes is None else loss + modes
+        self.minimise(self.optimizer("inform"), distributed.scale_to_global_mean(loss, z))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Representations z (B, Q, d)."""
+        z: Tensor = self.encoder(x) if self.counterfactuals is None else self.counterfactuals.represent(self.encoder, x)
+        return z
+
+    def informative_loss(self, z: Tensor, batch: Batch) -> Tensor:
+        """Attribute prediction and reconstruction; with `train_on: both`, the mean with the counterfactuals' loss."""
+        loss = super().informative_loss(z, batch)
+        if self.counterfactuals is None or self.counterfactuals.train_on != "both":
+            return loss
+        return (loss + self.counterfactuals.counterfactual_loss(self, batch)) / 2
+
+    def attribute_loss(self, losses: Tensor, batch: Batch) -> Tensor:
+        """One number of a batch's attribute losses (B, Q)."""
+        if self.mode_loss is None:
+            return super().attribute_loss(losses, batch)
+        return self.mode_loss.attribute_loss(self, losses, batch)
+
+    def encode(self, x: Tensor) -> Encoding:
+        """Representations of the global batch, ready for virtual and real steps of the encoder."""
+        return KernelPass(self.encoder, x) if KernelPass.serves(self.encoder) else EncoderPass(self.encoder, x)
+
+    def views(self, z: Tensor, batch: Batch) -> list[View]:
+        """The global batch as each target sees it, given its representations (B, Q, d)."""
+        a, index = distributed.gather(batch["a"]), distributed.gather(batch["index"])
+        with torch.no_grad():
+            attribute_losses = self.attribute_losses(z, a)
+        return [target.view(z, a, index, attribute_losses) for target in self.target_list]
+
+    # ------------------------------------------------------------------------------------------------ mode discovery
+
+    @property
+    def target_list(self) -> list[Target]:
+        """The targets, typed."""
+        return list(self.targets)  # type: ignore[arg-type]
+
+    def mode_targets(self) -> list[Target]:
+        """Targets with modes to discover."""
+        return [target for target in self.target_list if target.moded]
+
+    def configure_callbacks(self) -> list[Callback]:
+        """Gate and mode discovery come with the method. A `ModeDiscovery` given to the trainer has priority."""
+        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        given = [callback for callback in callbacks if isinstance(callback, ModeDiscovery)]
+        self.discovery = given[0] if given else self.discovery
+        gate = [] if self.counterfactuals is None else [SwapGate()]
+        own = [self.discovery] if self.mode_targets() and not given else []
+        return [*gate, *super().configure_callbacks(), *own]
+
+    def adopt(self, target: Target, found: Clustering, reset_heads: bool = False, restart: bool = False) -> None:
+        """Take over new clusters of a target: labels, and the heads' rows with their Adam moments (line 13)."""
+        first = not target.ready
+        optimizers: list[Optimizer] = self.trainer.optimizers
+        target.adopt(found, optimizers, reset_heads)
+        if first and restart:
+            self._reinitialise(optimizers)
+        if self.mode_loss is not None:
+            self.mode_loss.clusters_known(self, adopted=True)
+
+    def _reinitialise(self, optimizers: list[Optimizer]) -> None:
+        for module in self.modules():
+            if callable(reset := getattr(module, "reset_parameters", None)):
+                reset()
+        for optimizer in optimizers:
+            optimizer.state.clear()
+
+    def training_attributes(self) -> Tensor:
+        """Attributes (N, Q) of the whole training set."""
+        a: Tensor = self.trainer.datamodule.datasets["train"].a  # type: ignore[attr-defined]
+        return a.to(self.device)
+
+    # ---------------------------------------------------------------------------------------------------- optimizers
+
+    def configure_optimizers(self) -> list[Optimizer]:
+        """One Adam per step of Algorithm 1, in the order of `optimizer_names`."""
+        heads = [] if self.mode_loss is None else [n for t in self.target_list for n in self.mode_loss.networks(t)]
+        decoder = [] if self.decoder is None else [self.decoder]
+        settings = {"inform": OptimizerSettings([self.encoder, self.predictors, *heads, *decoder], self.lr)}
+        for part in [*self.parts, *([] if self.decoding is None else [self.decoding])]:
+            settings |= part.optimizers(self)
+        self.optimizer_names = list(settings)
+        return [
+            self.adam([p for network in s.networks for p in network.parameters()], s.lr, s.momentum)
+            for s in settings.values()
+        ]
+
+    def encoder_optimizers(self) -> list[Optimizer]:
+        """Those of inform and, where it has its own, disentangle."""
+        return [self.optimizer(name) for name in ("inform", "disentangle") if name in self.optimizer_names]
+
+    def optimizer(self, name: str) -> Optimizer:
+        """The optimizer of one step."""
+        found: Optimizer = self.trainer.optimizers[self.optimizer_names.index(name)]
+        return found
+
+    # ---------------------------------------------------------------------------------------------------------- hooks
+
+    def on_fit_start(self) -> None:
+        """Check the training set where samples are decoded."""
+        super().on_fit_start()
+        if self.counterfactuals is not None:
+            fast = self.trainer.fast_dev_run  # type: ignore[attr-defined]
+            train = self.trainer.datamodule.datasets["train"]  # type: ignore[attr-defined]
+            self.counterfactuals.start(train, None if fast else self.trainer.max_epochs)
+
+    def on_train_start(self) -> None:
+        """Clusters are known from the start in a resumed run, and where no target has modes."""
+        if self.mode_loss is not None and self.target_list[0].ready:
+            self.mode_loss.clusters_known(self, adopted=False)
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Seed the randomness that all ranks share: every rank shuffles and swaps the global batch alike."""
+        super().on_train_batch_start(batch, batch_idx)
+        self.generator = torch.Generator(self.device).manual_seed(self.step_seed(batch_idx))
+        if self.counterfactuals is not None:
+            self.counterfactuals.generator = torch.Generator(self.device).manual_seed(self.step_seed(batch_idx, -1))
+
+    def on_train_epoch_end(self) -> None:
+        """Log the epoch's losses."""
+        if self.alignment is not None:
+            self.alignment.epoch_end(self)
+        super().on_train_epoch_end()
+
+    def groups(self, z: Tensor, a: Tensor) -> Tensor:
+        """The most likely cluster of a_1's own value by the mode predictor, once there are any."""
+        target = self.target_list[0]
+        if not self.cells_by_cluster:
+            return a[:, 0]
+        return target.most_likely_cluster(z[:, 0], a[:, 0]) if target.ready else a[:, 0] * target.slots
+
+    def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
+        """Probabilities, representations and, once there are clusters, the most likely one of the first target."""
+        outputs = super().predict_step(batch, batch_idx, dataloader_idx)
+        target = self.target_list[0]
+        if target.moded and target.ready and target.predicts_modes:
+            outputs["cluster"] = target.most_likely_cluster(outputs["z"][:, target.attribute])
+        return outputs
+
+    def _check_parts(self) -> None:
+        given = self.discovery.n_clusters
+        if max([given] if isinstance(given, int) else given) > self.max_clusters:
+            raise ValueError(
+                f"model.discovery.n_clusters is {given}; it must not exceed model.max_clusters, {self.max_clusters}."
+            )
+        if self.decoding is not None and self.discovery.restart:
+            raise ValueError("model.discovery.restart would reset the autoencoder: remove it, or model.decoding.")

@@ -1,1 +1,0 @@
-"""Networks of the paper's architecture table."""

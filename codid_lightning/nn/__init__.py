@@ -1,0 +1,1 @@
+"""Networks, the optimizer and the distributed operations they need."""

@@ -1,0 +1,129 @@
+"""Checkpoints that are complete or absent, never half written."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import LightningModule, Trainer
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from codid_lightning.errors import CheckpointError
+from codid_lightning.training.runs import BEST, LAST, replacing
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes to a temporary name in the same directory, syncs, renames; reads with `weights_only=True`."""
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """Replace `path` by the new checkpoint at once."""
+        target = Path(path)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(target) as part:
+                torch.save(checkpoint, part)
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
+            raise CheckpointError(
+                f"Cannot write the checkpoint {target}: {_reason(error)}. {_free(target)}Free space, or choose another "
+                "--run_dir or --trainer.default_root_dir; the checkpoint before it is intact; --resume true continues."
+            ) from error
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = True) -> dict[str, Any]:
+        """Read a checkpoint without ever executing what is in it."""
+        try:
+            checkpoint: dict[str, Any] = torch.load(path, map_location=map_location, weights_only=True)
+        except FileNotFoundError as error:
+            raise CheckpointError(f"There is no checkpoint {path}.") from error
+        except pickle.UnpicklingError as error:  # torch's message explains how to load it nevertheless
+            raise CheckpointError(
+                f"The checkpoint {path} holds more than tensors and plain values, which could run code; it is not read."
+            ) from error
+        except Exception as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise CheckpointError(f"The checkpoint {path} is damaged: {reason}") from error
+        return checkpoint
+
+
+def _reason(error: OSError | RuntimeError) -> str:
+    """What the system says; torch adds a stack trace of its own."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
+
+
+def _free(path: Path) -> str:
+    """How full the disk is, where it can be asked."""
+    try:
+        return f"{shutil.disk_usage(path.parent).free} bytes are free there. "
+    except OSError:
+        return ""
+
+
+class LastCheckpoint(ModelCheckpoint):
+    """Keeps `last.ckpt`: after every epoch, and when the run is asked to stop.
+
+    A run that dies of an error (a loss that is not finite, say) keeps the checkpoint of its last good epoch. With the
+    model it keeps what a result needs of epochs trained before an interruption: their `metrics` and `seconds`.
+    """
+
+    def __init__(self, dirpath: Path) -> None:
+        super().__init__(
+            dirpath=dirpath,
+            filename=Path(LAST).stem,
+            save_top_k=1,
+            enable_version_counter=False,
+            save_on_exception=True,
+        )
+        self.metrics: dict[str, float] = {}
+        self._earlier, self._began = 0.0, time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Training time so far, over all interruptions."""
+        return self._earlier + time.perf_counter() - self._began
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Start counting."""
+        super().setup(trainer, pl_module, stage)
+        if stage == "fit":
+            self._began = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save, the epoch's metrics included."""
+        self.metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        super().on_train_epoch_end(trainer, pl_module)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Save when asked to stop between two batches; not inside a batch, nor when something is wrong."""
+        if isinstance(exception, SIGTERMException):
+            super().on_exception(trainer, pl_module, exception)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Metrics and time besides what Lightning keeps."""
+        return {**super().state_dict(), "metrics": self.metrics, "seconds": self.seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore metrics and time of earlier sessions."""
+        super().load_state_dict(state_dict)
+        self.metrics, self._earlier = state_dict["metrics"], state_dict["seconds"]
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """Keeps `best.ckpt` by a validation metric."""
+
+    def __init__(self, dirpath: Path, monitor: str) -> None:
+        super().__init__(
+            dirpath=dirpath,
+            filename=Path(BEST).stem,
+            monitor=monitor,
+            mode="max",
+            save_top_k=1,
+            enable_version_counter=False,
+        )

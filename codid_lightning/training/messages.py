@@ -1,0 +1,37 @@
+"""What Lightning prints about itself."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# Advice that does not apply here: batches are indexed whole and sharded without padding, losses are logged per epoch,
+# metrics are the same on all ranks, callbacks come from the config and not from the checkpoint.
+_NEEDLESS_WARNINGS = (
+    r".*does not have many workers",
+    r".*smaller than the logging interval",
+    r".*LeafSpec.* is deprecated",
+    r".*callbacks used to create the checkpoint",
+    r".*Checkpoint directory .* exists and is not empty",
+    r".*it is recommended to use `Trainer\(devices=1",
+    r".*recommended to use `self.log\(.*sync_dist=True",
+)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hide Lightning's notes about itself; its warnings about the user's run are shown."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.WARNING)
+        with warnings.catch_warnings():
+            for message in _NEEDLESS_WARNINGS:
+                warnings.filterwarnings("ignore", message=message)
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
