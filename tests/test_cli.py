@@ -33,7 +33,7 @@ TYPOS = [
     (["fit", "configs/toy/base.yaml"], 2, ["configs/toy/base.yaml", "--key"]),
     (["fit"], 2, ["model", "data", "-c configs/toy/base.yaml"]),
     (["fit", *TOY, "--model.lr=-1"], 1, ["model.lr", "-1", "positive"]),
-    (["fit", *TOY, "--data.batch_size=1"], 1, ["data.batch_size", "1", "at least 2"]),
+    (["fit", *TOY, "--data.batch_size=1"], 1, ["data.batch_size", "1", "2 or more"]),
     (["test", *TOY, "--ckpt_path=nowhere.ckpt"], 1, ["nowhere.ckpt"]),
 ]
 

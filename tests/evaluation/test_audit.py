@@ -206,7 +206,7 @@ class TestCommand:
 
     def test_the_page_lies_with_the_run_by_default(self, base_run):
         assert main(["audit", str(base_run)]) == 0
-        assert "<h1>Audit of base on toy</h1>" in (base_run / "audit.html").read_text()
+        assert "<h1>Audit of BASE on toy</h1>" in (base_run / "audit.html").read_text()
 
     def test_output_needs_a_name(self, base_run, capsys):
         assert main(["audit", str(base_run), "--output"]) == 1
