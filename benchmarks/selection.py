@@ -3,7 +3,7 @@
     codid benchmark -c benchmarks/beyond.yaml
     python benchmarks/selection.py runs/beyond --output results/beyond_selection.csv
 
-Cells are (a_1, a_2), which is what `--selection val_worst` looks at for methods without clusters, and (c_1, a_2), with
+Cells are (a_1, a_2), which is what `--selection val_worst` looks at, and (c_1, a_2), with
 modes by propensity as `codid_modes` finds them: in the latent of the seed's own autoencoder, of training and validation
 images together, their number searched. No mode label is read, and test 3 only to be printed.
 """

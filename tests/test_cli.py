@@ -160,9 +160,19 @@ def test_selection_tests_the_best_epoch(tmp_path):
 
 def test_selection_by_cells_needs_samples_in_them(tmp_path, capsys):
     arguments = ("--selection=val_worst", "--trainer.max_epochs=1", f"--trainer.default_root_dir={tmp_path}")
-    assert codid("fit", *TOY, *SMALL_TOY, *arguments) == 1
+    few = "--data.val_fraction=0.05"  # no value of a_1 has ten samples
+    assert codid("fit", *TOY, *SMALL_TOY, *arguments, few) == 1
     message = capsys.readouterr().err
     assert "val/worst_acc" in message
+    assert "Traceback" not in message
+
+
+def test_selection_needs_an_epoch_after_pretraining(tmp_path, capsys):
+    overlay = ("-c", "configs/methods/counterfactual.yaml", "--model.decoding.epochs=1")
+    arguments = ("--selection=val", "--trainer.max_epochs=1", f"--trainer.default_root_dir={tmp_path}")
+    assert codid("fit", *TOY, *overlay, *SMALL_TOY, *arguments) == 1
+    message = capsys.readouterr().err
+    assert "No epoch can be selected by validation data" in message
     assert "Traceback" not in message
 
 

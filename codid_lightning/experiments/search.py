@@ -22,6 +22,7 @@ from codid_lightning.errors import DivergenceError, RunError
 from codid_lightning.experiments.launchers import Job, try_lock
 from codid_lightning.experiments.spaces import read_space
 from codid_lightning.training import Run, build, runs, train
+from codid_lightning.training.callbacks.checkpoint import NO_CANDIDATE, is_selectable
 from codid_lightning.training.config import MONITORS, key_arguments, parse, resolve
 from codid_lightning.training.config_files import packaged_configs, read_yaml
 
@@ -237,6 +238,8 @@ def _train_reporting(run: Run, report: ReportToOptuna) -> None:
 class ReportToOptuna(Callback):
     """Reports the objective to the study after every epoch and ends the trial if the study prunes it.
 
+    Epochs in which the method is not `selectable` (CoDID before it has clusters) are not reported.
+
     Args:
         trial: The trial this run is.
         objective: Name of the objective.
@@ -253,15 +256,24 @@ class ReportToOptuna(Callback):
     @property
     def last(self) -> float:
         """The objective after the last epoch: what a run that selects the last epoch is worth."""
-        return self.values[max(self.values)]
+        return self._candidates()[-1]
 
     @property
     def best(self) -> float:
         """The objective after the best epoch: what a run that selects by the objective is worth."""
-        return max(self.values.values())
+        return max(self._candidates())
+
+    def _candidates(self) -> list[float]:
+        """The reported values in the order of epochs."""
+        values = self.values
+        if not values:
+            raise RunError(NO_CANDIDATE)
+        return [values[epoch] for epoch in sorted(values)]
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report, and stop if told so."""
+        """Report if the epoch is a candidate, and end the trial if the study prunes it."""
+        if not is_selectable(pl_module):
+            return
         if self.metric not in trainer.callback_metrics:
             raise RunError(
                 f"{self.metric} cannot be computed: no cell of the validation data has enough samples. "

@@ -140,16 +140,15 @@ class DisentanglementModule(LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Metrics on validation data, which carry the training correlations."""
-        z, predictions = self._evaluate("val", batch)
-        self.cells.update(predictions, batch["a"], self.groups(z, batch["a"]))
-
-    def groups(self, z: Tensor, a: Tensor) -> Tensor:
-        """Groups (B,) that are crossed with other attributes to the cells of `val/worst_acc`: the values of a_1."""
-        return a[:, 0]
+        self.cells.update(self._evaluate("val", batch), batch["a"])
 
     def mode_targets(self) -> list[Target]:
         """Attributes whose modes the method discovers; most methods discover none."""
         return []
+
+    def selectable(self) -> bool:
+        """Whether the model of this epoch may be selected by validation data: whether its method has begun."""
+        return True
 
     def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Metrics per test set and attribute."""
@@ -253,12 +252,13 @@ class DisentanglementModule(LightningModule):
 
     # ------------------------------------------------------------------------------------------------------- helpers
 
-    def _evaluate(self, split: str, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Update a split's metrics; representations (B, Q, d) and the predicted values of the first attribute (B,)."""
+    def _evaluate(self, split: str, batch: Batch) -> Tensor:
+        """Update a split's metrics; the predicted values of the first attribute (B,)."""
         z = self(batch["x"])
         logits = [predictor(z[:, q]) for q, predictor in enumerate(self.predictors)]
         self.metrics[split].update(logits, batch["a"])  # type: ignore[operator]
-        return z, logits[0].argmax(1)
+        predicted: Tensor = logits[0].argmax(1)
+        return predicted
 
     def _check_finite(self) -> None:
         """Raise if a loss is not finite, however many batches ago that began."""

@@ -32,41 +32,56 @@ class WorstGroupAccuracy(SampleMetric):
 class CellAccuracy(Metric):
     """Accuracy of the first attribute in the cells (a_1, a_q) of every other attribute: their mean and the worst.
 
-    If clusters c_1 under the values of a_1 are known, cells are (c_1, a_q): hidden correlations are within a value.
     Plain accuracy on correlated data is high for a model that uses the correlation; such a model is wrong in rare
     cells. Only counts are stored: memory does not grow with the data, and the counts of ranks are added.
 
+    The accuracy of a small cell is noise, but its samples are the rare ones. No sample is left out: for each a_q, the
+    small cells of one value of a_1 are pooled into one cell. If the pool is still small, the value's next smallest
+    cells join it. A value with fewer than `min_samples` samples in all is one cell.
+
     Args:
         attribute_sizes: Number of values of each attribute.
-        min_samples: Smaller cells are left out, because their accuracy is too noisy; if none is left, results are NaN.
-        num_groups: Number of possible clusters; default: the number of values of a_1.
+        min_samples: Smaller cells are pooled. If no value of a_1 has that many samples, results are NaN.
     """
 
     full_state_update = False
     hits: Tensor
     counts: Tensor
 
-    def __init__(self, attribute_sizes: Sequence[int], min_samples: int = 10, num_groups: int | None = None) -> None:
+    def __init__(self, attribute_sizes: Sequence[int], min_samples: int = 10) -> None:
         super().__init__()
-        values, *others = attribute_sizes
-        first = num_groups or values
+        self.values, *others = attribute_sizes
         self.others, self.min_samples = torch.tensor(others, dtype=torch.long), min_samples
-        self.starts = first * (self.others.cumsum(0) - self.others)  # cells of the attributes before
+        self.starts = self.values * (self.others.cumsum(0) - self.others)  # cells of the attributes before
         for name in ("hits", "counts"):
-            self.add_state(name, torch.zeros(first * sum(others), dtype=torch.long), dist_reduce_fx="sum")
+            self.add_state(name, torch.zeros(self.values * sum(others), dtype=torch.long), dist_reduce_fx="sum")
 
-    def update(self, predictions: Tensor, attributes: Tensor, groups: Tensor | None = None) -> None:
-        """Count one batch: predicted values of a_1 (B,), all attributes (B, Q) and, if known, clusters (B,)."""
+    def update(self, predictions: Tensor, attributes: Tensor) -> None:
+        """Count one batch: predicted values of a_1 (B,) and all attributes (B, Q)."""
         sizes, starts = self.others.to(attributes.device), self.starts.to(attributes.device)
-        first = attributes[:, 0] if groups is None else groups
-        cells = starts + first[:, None] * sizes + attributes[:, 1:]  # (B, Q - 1)
+        cells = starts + attributes[:, :1] * sizes + attributes[:, 1:]  # (B, Q - 1)
         right = predictions == attributes[:, 0]
         self.counts += cells.flatten().bincount(minlength=len(self.counts))
         self.hits += cells[right].flatten().bincount(minlength=len(self.hits))
 
     def compute(self) -> dict[str, Tensor]:
         """`balanced_acc` and `worst_acc`."""
-        kept = self.counts >= self.min_samples
-        accuracies = self.hits[kept] / self.counts[kept]
-        worst = accuracies.min() if len(accuracies) else accuracies.mean()
-        return {"balanced_acc": accuracies.mean(), "worst_acc": worst}
+        hits, counts = self._pooled_cells()
+        if not (counts >= self.min_samples).any():
+            nothing = torch.full((), torch.nan, device=counts.device)
+            return {"balanced_acc": nothing, "worst_acc": nothing}
+        accuracies = hits / counts
+        return {"balanced_acc": accuracies.mean(), "worst_acc": accuracies.min()}
+
+    def _pooled_cells(self) -> tuple[Tensor, Tensor]:
+        """Right predictions and samples of all cells that are not empty, small ones pooled."""
+        sections = [self.values * size for size in self.others.tolist()]
+        hits, counts = [self.hits[:0]], [self.counts[:0]]
+        for own_hits, own_counts in zip(self.hits.split(sections), self.counts.split(sections), strict=True):
+            by_size, order = own_counts.view(self.values, -1).sort(dim=1)
+            right = own_hits.view(self.values, -1).gather(1, order)
+            pooled = (by_size < self.min_samples) | (by_size.cumsum(1) - by_size < self.min_samples)
+            hits += [(right * pooled).sum(1), right[~pooled]]
+            counts += [(by_size * pooled).sum(1), by_size[~pooled]]
+        all_counts = torch.cat(counts)
+        return torch.cat(hits)[all_counts > 0], all_counts[all_counts > 0]

@@ -13,7 +13,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from codid_lightning.errors import RunError
 from codid_lightning.training import runs
-from codid_lightning.training.callbacks.checkpoint import LastCheckpoint
+from codid_lightning.training.callbacks.checkpoint import NO_CANDIDATE, LastCheckpoint
 from codid_lightning.training.callbacks.predictions import PredictionWriter
 from codid_lightning.training.callbacks.stopping import StopOnSignal, Stopped
 from codid_lightning.training.lightning_adapter import batches_of_epoch
@@ -90,6 +90,8 @@ def _fit(run: Run) -> runs.Result:
         last = _callback(run, LastCheckpoint)
         seconds, metrics = last.seconds, dict(last.metrics)
         if run.config["selection"] != "last":
+            if not run.best.is_file():
+                raise RunError(NO_CANDIDATE)
             selected["ckpt_path"] = run.best
             run.trainer.validate(**selected)
             metrics |= _metrics(run)

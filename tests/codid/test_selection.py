@@ -1,4 +1,4 @@
-"""What the last epochs and model selection look at: settled learning rates, cells of clusters."""
+"""What the last epochs and model selection look at: settled learning rates, cells, epochs with clusters."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from lightning.pytorch.callbacks import Callback
 from codid_lightning import Base, CoDID
 from codid_lightning.methods.baselines import MI
 from codid_lightning.methods.codid.parts.alignments import DiscriminatorAlignment
+from codid_lightning.methods.codid.parts.decoding import DecodedSamples
+from codid_lightning.training.callbacks.checkpoint import BestCheckpoint
 from tests.codid.tiny import fitted, tiny_codid, tiny_data, tiny_trainer
 
 
@@ -58,31 +60,62 @@ def test_momentum_is_asked_for_below_one():
         tiny_codid(tiny_data(), alignment={"momentum": 1.0})
 
 
-def test_validation_cells_are_those_of_clusters_and_other_attributes():
+class CellLog(Callback):
+    """By epoch: `val/worst_acc` and `val/balanced_acc` as logged and as counted, and whether clusters existed."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[bool, tuple[float, float], tuple[float, float]]] = []
+
+    def on_validation_end(self, trainer, pl_module) -> None:
+        logged = trainer.callback_metrics
+        found = (float(logged["val/worst_acc"]), float(logged["val/balanced_acc"]))
+        self.seen.append((pl_module.selectable(), found, counted(pl_module, trainer.datamodule)))
+
+
+def counted(module: CoDID, data) -> tuple[float, float]:
+    """The worst and the mean accuracy of a_1 in the cells (a_1, a_2) of the validation set."""
+    batch = data.datasets["val"][torch.arange(len(data.datasets["val"]))]
+    right = module.predictors[0](module(batch["x"])[:, 0]).argmax(1) == batch["a"][:, 0]
+    cells = batch["a"][:, 0] * 10 + batch["a"][:, 1]
+    assert min(int((cells == cell).sum()) for cell in cells.unique()) >= 10  # none is pooled
+    accuracies = [float(right[cells == cell].float().mean()) for cell in cells.unique()]
+    return min(accuracies), sum(accuracies) / len(accuracies)
+
+
+def test_validation_cells_are_those_of_attributes_before_and_after_clusters_exist():
+    data, log = tiny_data(samples_per_mode=300), CellLog()
+    module = tiny_codid(data, discovery={"start": 2})
+    tiny_trainer(4, callbacks=[log]).fit(module, data)
+    assert [ready for ready, _, _ in log.seen] == [False, False, True, True]
+    for _, logged, expected in log.seen:
+        assert logged == pytest.approx(expected)
+
+
+def test_without_modes_every_epoch_can_be_selected():
+    data = tiny_data()
+    assert tiny_codid(data, moded=[]).selectable()
+    assert not tiny_codid(data).selectable()
+    assert Base(**data.facts).selectable()
+
+
+def test_where_samples_are_decoded_the_gate_must_have_decided():
+    module = tiny_codid(tiny_data(), moded=[], decoding=DecodedSamples())
+    assert not module.selectable()
+    module.counterfactuals.gate_metrics = {"gate/accepted": 0.0}
+    assert module.selectable()
+
+
+def test_the_best_epoch_is_one_with_clusters(tmp_path):
     data = tiny_data(samples_per_mode=300)
-    module = fitted(2, data, discovery={"n_clusters": 2})
-    module.eval()
-    samples = data.datasets["val"]
-    batch = samples[torch.arange(len(samples))]
-    with torch.no_grad():
-        z = module(batch["x"])
-        predicted = module.predictors[0](z[:, 0]).argmax(1)
-        logits = z[:, 0] @ module.target_list[0].mode_predictor.weight.T + module.target_list[0].mode_predictor.bias
-    a, active, slots = batch["a"], module.target_list[0].active, module.max_clusters
-    accuracies = []
-    clusters = [max((float(logit[v * slots + k]), v * slots + k) for k in range(slots) if active[v, k])[1]
-                for logit, v in zip(logits, a[:, 0].tolist(), strict=True)]  # fmt: skip
-    for cell in set(zip(clusters, a[:, 1].tolist(), strict=True)):
-        here = [i for i in range(len(a)) if (clusters[i], int(a[i, 1])) == cell]
-        if len(here) >= 10:
-            accuracies.append(float((predicted[here] == a[here, 0]).float().mean()))
-    assert len(accuracies) > 4  # more than there are cells of (a_1, a_2)
-    metrics = module.trainer.callback_metrics
-    assert float(metrics["val/worst_acc"]) == pytest.approx(min(accuracies))
-    assert float(metrics["val/balanced_acc"]) == pytest.approx(sum(accuracies) / len(accuracies))
+    module = tiny_codid(data, discovery={"start": 2})
+    chosen = BestCheckpoint(tmp_path, "val/acc")
+    falling = FallingAccuracy()
+    tiny_trainer(4, callbacks=[falling, chosen], enable_checkpointing=True).fit(module, data)
+    assert torch.load(chosen.best_model_path, weights_only=True)["epoch"] == 2
 
 
-def test_without_a_trained_mode_predictor_cells_are_of_values():
-    module = fitted(2, mode_loss=None)
-    assert module.groups(torch.zeros(3, 2, 4), torch.tensor([[1, 0], [0, 1], [1, 1]])).tolist() == [1, 0, 1]
-    assert len(module.cells.counts) == 4
+class FallingAccuracy(Callback):
+    """The first epoch has the best validation accuracy, each later one a lower one."""
+
+    def on_validation_epoch_end(self, trainer, pl_module) -> None:
+        pl_module.log("val/acc", 1 - 0.1 * trainer.current_epoch)

@@ -138,16 +138,33 @@ def test_accuracy_of_cells_equals_counting_and_adds_up_over_ranks(on_ranks):
     assert all(value.isnan() for value in few.compute().values())
 
 
-def test_clusters_take_the_place_of_the_first_attribute():
-    generator = torch.Generator().manual_seed(2)
-    a = torch.stack([torch.randint(size, (300,), generator=generator) for size in (2, 3)], dim=1)
-    clusters = a[:, 0] * 4 + torch.randint(3, (300,), generator=generator)  # slots 3 and 7 are empty
-    predictions = torch.where(clusters == 5, 1 - a[:, 0], a[:, 0])  # one cluster is always wrong
-    metric = metrics.CellAccuracy((2, 3), min_samples=1, num_groups=8)
-    metric.update(predictions[:100], a[:100], clusters[:100])
-    metric.update(predictions[100:], a[100:], clusters[100:])
-    found = {name: float(value) for name, value in metric.compute().items()}
-    assert found == {"balanced_acc": pytest.approx(5 / 6), "worst_acc": 0}  # 6 clusters, each with 3 cells
+def cell_accuracy(cells: dict[tuple[int, int], tuple[int, int]], sizes: tuple[int, int]) -> dict[str, float]:
+    """`CellAccuracy` of two attributes, given (right, samples) of each cell."""
+    metric = metrics.CellAccuracy(sizes)
+    for (value, other), (right, count) in cells.items():
+        predictions = torch.tensor([value] * right + [1 - value] * (count - right))
+        metric.update(predictions, torch.tensor([[value, other]] * count))
+    return {name: float(value) for name, value in metric.compute().items()}
+
+
+def test_small_cells_of_a_value_are_pooled():
+    cells = {(0, 0): (18, 20), (0, 1): (2, 6), (0, 2): (1, 5), (0, 3): (3, 3), (1, 0): (30, 40), (1, 1): (15, 20)}
+    found = cell_accuracy(cells, (2, 4))
+    pooled = (2 + 1 + 3) / (6 + 5 + 3)  # also the third: it is small, although the pool is large enough without it
+    assert found["worst_acc"] == pytest.approx(pooled)
+    assert found["balanced_acc"] == pytest.approx((18 / 20 + pooled + 30 / 40 + 15 / 20) / 4)
+
+
+def test_a_pool_that_is_too_small_takes_the_next_smallest_cell():
+    cells = {(0, 0): (50, 50), (0, 1): (10, 12), (0, 2): (0, 4), (1, 0): (9, 10), (1, 1): (8, 10)}
+    found = cell_accuracy(cells, (2, 3))
+    assert found["worst_acc"] == pytest.approx(10 / 16)
+    assert found["balanced_acc"] == pytest.approx((50 / 50 + 10 / 16 + 9 / 10 + 8 / 10) / 4)
+
+
+def test_a_value_with_few_samples_is_one_cell():
+    found = cell_accuracy({(0, 0): (20, 20), (0, 1): (19, 20), (1, 0): (1, 3), (1, 1): (1, 1)}, (2, 2))
+    assert found == {"worst_acc": pytest.approx(2 / 4), "balanced_acc": pytest.approx((1 + 19 / 20 + 2 / 4) / 3)}
 
 
 def test_reset_removes_samples_and_wrong_arguments_raise():

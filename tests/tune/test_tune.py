@@ -11,6 +11,7 @@ import yaml
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
+from codid_lightning import Base
 from codid_lightning.cli.commands.tune import divide
 from codid_lightning.cli.main import main
 from codid_lightning.errors import RunError
@@ -21,6 +22,7 @@ from codid_lightning.methods.base import DisentanglementModule
 from codid_lightning.training import resolve, runs
 from codid_lightning.training.config import MONITORS
 from datamodules.toy import Toy
+from tests.codid.tiny import tiny_codid, tiny_data, tiny_trainer
 
 SPACE = {
     "model.init_args.lr": {"type": "log_uniform", "low": 1e-3, "high": 0.1},
@@ -218,10 +220,11 @@ def test_a_trial_behind_the_median_is_pruned() -> None:
     for _ in range(5):
         study.add_trial(optuna.trial.create_trial(value=0.9, intermediate_values={0: 0.9, 1: 0.9, 2: 0.9}))
     report = ReportToOptuna(study.ask(), "val_worst")
+    module = Base(**Toy().facts)
 
     def after(epoch: int, value: float) -> None:
         metrics = {"val/worst_acc": torch.tensor(value), "val/acc": torch.tensor(1.0)}
-        report.on_validation_end(SimpleNamespace(current_epoch=epoch, callback_metrics=metrics), None)
+        report.on_validation_end(SimpleNamespace(current_epoch=epoch, callback_metrics=metrics), module)
 
     after(0, 0.3)
     after(1, 0.2)  # within the warm-up
@@ -232,6 +235,17 @@ def test_a_trial_behind_the_median_is_pruned() -> None:
     report = ahead
     after(2, 0.95)
     assert ahead.last == pytest.approx(0.95)
+
+
+def test_epochs_before_clusters_exist_do_not_count() -> None:
+    report = ReportToOptuna(optuna.create_study(direction="maximize").ask(), "val_worst")
+    data = tiny_data(samples_per_mode=300)
+    module = tiny_codid(data, discovery={"start": 2})
+    for value in ("last", "best"):
+        with pytest.raises(RunError, match="No epoch can be selected"):
+            getattr(report, value)
+    tiny_trainer(4, callbacks=[report]).fit(module, data)
+    assert list(report.values) == [2, 3]
 
 
 def test_a_diverging_trial_fails_and_the_next_one_runs(tmp_path: Path) -> None:

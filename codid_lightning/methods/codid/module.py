@@ -25,7 +25,6 @@ from codid_lightning.methods.codid.parts.mode_losses import ModeLoss, PredictMod
 from codid_lightning.methods.codid.parts.splits import LearnedSplits
 from codid_lightning.methods.codid.saved_parts import parts_of_checkpoint
 from codid_lightning.methods.codid.target import Target, View
-from codid_lightning.metrics.groups import CellAccuracy
 from codid_lightning.nn import distributed
 from codid_lightning.nn.backbones import Backbone
 from codid_lightning.nn.statistics import frozen_running_stats
@@ -103,11 +102,6 @@ class CoDID(DisentanglementModule):
         )
         # Made last: the other networks start as they would without it.
         self.counterfactuals = None if decoding is None else decoding.build(tuple(input_shape), self.attribute_sizes)
-        first = self.target_list[0]
-        # Clusters of validation samples are the mode predictor's.
-        self.cells_by_cluster = first.attribute == 0 and first.predicts_modes
-        if self.cells_by_cluster:
-            self.cells = CellAccuracy(self.attribute_sizes, num_groups=first.total_slots)
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]  # the other arguments are in kwargs
@@ -131,7 +125,7 @@ class CoDID(DisentanglementModule):
         if self.counterfactuals is not None:
             self.counterfactuals.step(self, batch, batch_idx)
         self.inform(batch)
-        started = self.current_epoch >= self.discovery.start and all(target.ready for target in self.target_list)
+        started = self.current_epoch >= self.discovery.start and self.has_clusters
         if not started or (self.splits is None and self.alignment is None):
             return
         with frozen_running_stats(self.encoder), torch.autocast(self.device.type, enabled=False):
@@ -189,6 +183,15 @@ class CoDID(DisentanglementModule):
     def mode_targets(self) -> list[Target]:
         """Targets with modes to discover."""
         return [target for target in self.target_list if target.moded]
+
+    @property
+    def has_clusters(self) -> bool:
+        """Whether all targets with modes have clusters."""
+        return all(target.ready for target in self.target_list)
+
+    def selectable(self) -> bool:
+        """Whether there are clusters and, where samples are decoded, the gate has decided. The rest is pre-training."""
+        return self.has_clusters and (self.counterfactuals is None or self.counterfactuals.judged)
 
     def configure_callbacks(self) -> list[Callback]:
         """Gate and mode discovery come with the method. A `ModeDiscovery` given to the trainer has priority."""
@@ -272,13 +275,6 @@ class CoDID(DisentanglementModule):
         if self.alignment is not None:
             self.alignment.epoch_end(self)
         super().on_train_epoch_end()
-
-    def groups(self, z: Tensor, a: Tensor) -> Tensor:
-        """The most likely cluster of a_1's own value by the mode predictor, once there are any."""
-        target = self.target_list[0]
-        if not self.cells_by_cluster:
-            return a[:, 0]
-        return target.most_likely_cluster(z[:, 0], a[:, 0]) if target.ready else a[:, 0] * target.slots
 
     def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
         """Probabilities, representations and, once there are clusters, the most likely one of the first target."""

@@ -154,12 +154,9 @@ class Target(nn.Module):
         cross_entropy = -(target * log_probs.gather(1, slots).clamp_min(-1e4)).sum(1)
         return cross_entropy + torch.xlogy(target, target).sum(1), cross_entropy
 
-    def most_likely_cluster(self, z: Tensor, value: Tensor | None = None) -> Tensor:
-        """The cluster (B,) that the mode predictor finds most likely for z (B, d), among those of `value` if given."""
+    def most_likely_cluster(self, z: Tensor) -> Tensor:
+        """The cluster (B,) that the mode predictor finds most likely for z (B, d)."""
         log_probs: Tensor = self.mode_predictor(z, self.active.flatten())
-        if value is not None:
-            own = torch.arange(self.values, device=z.device).repeat_interleave(self.slots) == value[:, None]
-            log_probs = log_probs.masked_fill(~own, -torch.inf)
         return log_probs.argmax(1)
 
     @torch.no_grad()

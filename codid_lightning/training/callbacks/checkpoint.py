@@ -16,7 +16,13 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from codid_lightning.errors import CheckpointError
+from codid_lightning.methods.base import DisentanglementModule
 from codid_lightning.training.runs import BEST, LAST, replacing
+
+NO_CANDIDATE = (
+    "No epoch can be selected by validation data: all were pre-training (CoDID had no clusters, or its gate had "
+    "not decided). Raise trainer.max_epochs, or lower model.discovery.start and model.decoding.epochs."
+)
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -116,7 +122,7 @@ class LastCheckpoint(ModelCheckpoint):
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Keeps `best.ckpt` by a validation metric."""
+    """Keeps `best.ckpt` by a validation metric. Candidates are the epochs in which the method is `selectable`."""
 
     def __init__(self, dirpath: Path, monitor: str) -> None:
         super().__init__(
@@ -127,3 +133,18 @@ class BestCheckpoint(ModelCheckpoint):
             save_top_k=1,
             enable_version_counter=False,
         )
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save if the epoch is a candidate and the best so far."""
+        if is_selectable(pl_module):
+            super().on_train_epoch_end(trainer, pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save if the epoch is a candidate and the best so far."""
+        if is_selectable(pl_module):
+            super().on_validation_end(trainer, pl_module)
+
+
+def is_selectable(module: LightningModule) -> bool:
+    """Whether the epoch is a candidate of model selection; every epoch of a method that does not say."""
+    return not isinstance(module, DisentanglementModule) or module.selectable()

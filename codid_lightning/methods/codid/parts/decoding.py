@@ -104,6 +104,11 @@ class Counterfactuals(nn.Module):
         return self.gate_metrics.get("gate/accepted", 0.0) > 0
 
     @property
+    def judged(self) -> bool:
+        """Whether the gate has decided."""
+        return bool(self.gate_metrics)
+
+    @property
     def train_on(self) -> Literal["decoded", "both", "real"]:
         """What z_1 is trained on now."""
         return self.settings.train_on if self.accepted else "real"
