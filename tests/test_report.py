@@ -15,7 +15,15 @@ from codid_lightning.analysis.pages.page import Picture
 from codid_lightning.analysis.pages.report_page import report_page
 from codid_lightning.analysis.paper import paper_numbers
 from codid_lightning.analysis.tables import build_tables, load_runs, names, not_shown, one_setting_each, score
-from codid_lightning.analysis.tables.render import MARKDOWN, lines, to_csv, to_latex, to_markdown, to_terminal
+from codid_lightning.analysis.tables.render import (
+    MARKDOWN,
+    cell_text,
+    lines,
+    to_csv,
+    to_latex,
+    to_markdown,
+    to_terminal,
+)
 from codid_lightning.analysis.tables.specs import IMAGES, SERIES, Column
 from codid_lightning.analysis.tables.tables import significantly_better
 from codid_lightning.cli.commands.report import main
@@ -98,11 +106,33 @@ class TestAveraging:
         assert score(runs, "mfd", "base", "test/acc").by_seed == pytest.approx({0: 0.7})
         assert score(runs, "mfd", "irm", "test/acc").partial
 
+    @pytest.mark.parametrize("value", [float("nan"), float("inf"), None])
+    def test_a_mean_of_fewer_seeds_than_were_run_says_so(self, three_methods, value):
+        write(three_methods, "base", "cmnist", 3, prediction(0.8) | {"test3/acc": value})
+        runs, complaints = load_runs([three_methods])
+        assert complaints == [f"{runs[-1].directory}: test3/acc is not a finite number; means leave it out"]
+        found = score(runs, "cmnist", "base", "test3/acc")
+        assert (found.mean, found.seeds, found.all_seeds) == pytest.approx((0.80, 3, 4))
+        shown = cells(table(runs, "baselines"), "base")
+        assert cell_text(shown["cmnist:test3/acc"]).rest.endswith("[3 of 4]")
+        assert cell_text(shown["cmnist:test3/f1"]).rest.endswith("[4]")
+        rows = list(csv.DictReader(io.StringIO(to_csv([table(runs, "baselines")]))))
+        row = next(row for row in rows if (row["method"], row["metric"]) == ("base", "test3/acc"))
+        assert (row["seeds"], row["all_seeds"]) == ("3", "4")
+
+    def test_a_seed_with_a_missing_group_is_counted_as_left_out(self, tmp_path):
+        for seed, group, value in ((0, 0, 0.6), (0, 1, 0.8), (1, 0, 0.9), (1, 1, float("nan"))):
+            write(tmp_path, "base", "mfd", seed, {"test/acc": value}, group=group)
+        found = score(load_runs([tmp_path])[0], "mfd", "base", "test/acc")
+        assert (found.mean, found.seeds, found.all_seeds) == pytest.approx((0.7, 1, 2))
+
 
 class TestReading:
-    def test_what_could_not_be_computed_is_missing(self, tmp_path):
+    def test_what_could_not_be_computed_is_missing_and_named(self, tmp_path):
         write(tmp_path, "base", "cmnist", 0, {"test3/acc": float("nan"), "test3/f1": None, "val/acc": 0.5})
-        assert load_runs([tmp_path])[0][0].metrics == {"val/acc": 0.5}
+        (run,), (complaint,) = load_runs([tmp_path])
+        assert run.metrics == {"val/acc": 0.5}
+        assert "test3/acc, test3/f1 are not finite numbers" in complaint
 
     def test_newest_of_equal_runs_counts(self, tmp_path):
         write(tmp_path / "first", "base", "cmnist", 0, prediction(0.5))

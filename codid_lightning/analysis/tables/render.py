@@ -15,8 +15,9 @@ from codid_lightning.analysis.tables.specs import Column
 from codid_lightning.analysis.tables.tables import Gain, Table, TableCell
 
 LEGEND = (
-    "First line: mean ±std over seeds, number of seeds in brackets; second line: the paper. The best is bold, the "
-    "runner-up underlined. * CoDID is better by a paired t-test at 95 %. † Some held-out groups are missing. – No run."
+    "First line: mean ±std over seeds, number of seeds in brackets ([2 of 3]: one seed has no finite value or not all "
+    "groups); second line: the paper. The best is bold, the runner-up underlined. * CoDID is better by a paired t-test "
+    "at 95 %. † Some held-out groups are missing. – No run, or no finite value."
 )
 MISSING = "–"
 TICKS = {"+": "✓", ".": "✗", "-": "-", " ": ""}  # a space: not known
@@ -83,7 +84,8 @@ def cell_text(cell: TableCell) -> CellText:
     if cell.ours is None:
         return CellText(None, paper=paper)
     marks = "*" * cell.beaten + "†" * cell.ours.partial
-    rest = f"{_spread(cell.column, cell.ours.std)}{marks} [{cell.ours.seeds}]"
+    left_out = f" of {cell.ours.all_seeds}" if cell.ours.all_seeds > cell.ours.seeds else ""
+    rest = f"{_spread(cell.column, cell.ours.std)}{marks} [{cell.ours.seeds}{left_out}]"
     return CellText(cell.column.text(cell.ours.mean), cell.rank, rest, paper)
 
 
@@ -230,13 +232,13 @@ def to_csv(tables: Iterable[Table]) -> str:
     """CSV with one line per cell and unrounded numbers."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        ["table", "method", "dataset", "metric", "mean", "std", "seeds", "partial", "beaten", "paper_mean", "paper_std"]
-    )
+    key_names, flag_names = ("table", "method", "dataset", "metric"), ("partial", "beaten")
+    score_names = ("mean", "std", "seeds", "all_seeds")
+    writer.writerow([*key_names, *score_names, *flag_names, "paper_mean", "paper_std"])
     for table in tables:
         for row in table.rows:
             for cell in row.cells:
-                ours = (cell.ours.mean, cell.ours.std, cell.ours.seeds) if cell.ours else (None,) * 3
+                ours = [getattr(cell.ours, name, None) for name in score_names]
                 flags = (int(cell.ours.partial), int(cell.beaten)) if cell.ours else (None,) * 2
                 key = (table.name, row.method, cell.column.dataset, cell.column.metric)
                 writer.writerow([*key, *ours, *flags, *(cell.paper or (None, None))])

@@ -33,6 +33,7 @@ class Run:
     metrics: Mapping[str, float]
     config: Mapping[str, Any] = field(default_factory=dict)  # flat, dotted keys; empty where it was not kept
     title: str = ""  # of the method, as its config writes it; empty in runs without one
+    undefined: tuple[str, ...] = ()  # metrics that are not finite numbers
 
     @property
     def setting(self) -> str:
@@ -46,6 +47,7 @@ class Score:
 
     by_seed: Mapping[int, float]
     partial: bool = False  # whether no seed has all held-out groups
+    all_seeds: int = 0  # seeds that were run; those without a finite value, or without all groups, are left out
 
     @property
     def mean(self) -> float:
@@ -59,12 +61,12 @@ class Score:
 
     @property
     def seeds(self) -> int:
-        """Number of seeds."""
+        """Number of seeds that the mean covers."""
         return len(self.by_seed)
 
 
 def load_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
-    """All runs in or below `paths`, and complaints about files that cannot be used.
+    """All runs in or below `paths`, and complaints about files and metrics that cannot be used.
 
     If several runs have the same config, seed and group, only the newest is kept.
     """
@@ -80,7 +82,14 @@ def load_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
         if key in found:
             complaints.append(f"{found[key].directory}: left out, {run.directory} is a newer run of the same kind")
         found[key] = run
+    complaints += [_undefined(run) for run in found.values() if run.undefined]
     return list(found.values()), complaints
+
+
+def _undefined(run: Run) -> str:
+    what = "is not a finite number" if len(run.undefined) == 1 else "are not finite numbers"
+    it = "it" if len(run.undefined) == 1 else "them"
+    return f"{run.directory}: {', '.join(run.undefined)} {what}; means leave {it} out"
 
 
 def _by_age(paths: Iterable[str | Path], complaints: list[str]) -> list[Path]:
@@ -99,6 +108,7 @@ def read_run(directory: Path) -> Run:
     record: dict[str, Any] = json.loads((directory / RESULT).read_text(encoding="utf-8"))
     if record["schema"] != SCHEMA:
         raise ValueError(f"schema is {record['schema']}")
+    metrics = _numbers(record["metrics"])
     return Run(
         directory=directory,
         method=str(record["method"]),
@@ -108,14 +118,15 @@ def read_run(directory: Path) -> Run:
         parameters=int(record["parameters"]),
         seconds=float(record["seconds"]),
         epochs=int(record["epochs"]),
-        metrics=_numbers(record["metrics"]),
+        metrics=metrics,
         config=dict(flatten(read_config(directory))) if (directory / CONFIG).is_file() else {},
         title=str(record.get("title") or ""),
+        undefined=tuple(name for name in record["metrics"] if name not in metrics),
     )
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Metrics that are finite numbers: one NaN would make the mean over all seeds NaN."""
+    """Metrics that are finite numbers. A `Score` counts the seeds that lack one."""
     numbers = {name: float(value) for name, value in metrics.items() if value is not None}
     return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
@@ -151,7 +162,8 @@ def titles(runs: Iterable[Run]) -> dict[str, str]:
 def score(runs: Iterable[Run], dataset: str, method: str, metric: str) -> Score | None:
     """The metric per seed; where the data set has held-out groups, the mean over them.
 
-    Only seeds with all groups are used. If no seed has all of them, every seed is used and the score is partial.
+    Only seeds with finite values of all groups are used. If no seed has all of them, every seed with a finite value is
+    used and the score is partial. `all_seeds` counts the seeds that were run.
     """
     here = [run for run in runs if run.dataset == dataset]
     groups = {run.group for run in here}
@@ -164,4 +176,5 @@ def score(runs: Iterable[Run], dataset: str, method: str, metric: str) -> Score 
     complete = {seed: by_group for seed, by_group in values.items() if set(by_group) == groups}
     chosen = complete or values
     by_seed = {seed: statistics.fmean(chosen[seed].values()) for seed in sorted(chosen)}
-    return Score(by_seed, partial=not complete)
+    all_seeds = {run.seed for run in here if run.method == method}
+    return Score(by_seed, partial=not complete, all_seeds=len(all_seeds))
