@@ -29,7 +29,9 @@ def test_the_encoders_rate_falls_linearly_and_only_the_encoders(cls):
     data, rates = tiny_data(), Rates()
     facts = (data.input_shape, data.attribute_sizes, data.test_names, data.test_attributes)
     names = ("input_shape", "attribute_sizes", "test_names", "test_attributes")
-    extra = {"alignment": DiscriminatorAlignment(encoder_lr=0.5), "max_clusters": 4} if cls is CoDID else {}
+    extra = (
+        {"alignment": DiscriminatorAlignment(encoder_lr=0.5), "max_clusters": 4, "moded": []} if cls is CoDID else {}
+    )
     module = cls(**dict(zip(names, facts, strict=True)), latent_dim=4, lr=0.1, decay_from=0.5, **extra)
     tiny_trainer(8, callbacks=[rates]).fit(module, data)
     factors = [1, 1, 1, 1, 1, 0.75, 0.5, 0.25]

@@ -20,7 +20,7 @@ def test_codid_on_arrays_in_fifteen_lines(tmp_path):
     import lightning
     import numpy as np
 
-    from codid_lightning import CoDID
+    from codid_lightning import CoDID, ModeDiscovery
     from datamodules import ArrayDataModule
 
     rng = np.random.default_rng(0)
@@ -30,7 +30,7 @@ def test_codid_on_arrays_in_fifteen_lines(tmp_path):
     data = ArrayDataModule.from_arrays(
         x[:300], target=target[:300], other=other[:300], test={"later": (x[300:], target[300:], other[300:])}
     )
-    model = CoDID(**data.facts, latent_dim=8)
+    model = CoDID(**data.facts, latent_dim=8, discovery=ModeDiscovery(start=1))
     trainer = lightning.Trainer(max_epochs=2, default_root_dir=tmp_path, logger=False, accelerator="cpu")
     trainer.fit(model, data)
     (metrics,) = trainer.test(model, data)

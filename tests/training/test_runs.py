@@ -104,7 +104,7 @@ def test_a_run_resumes_in_python(tmp_path):
 
 
 def test_checkpoints_record_plain_hyperparameters(tmp_path):
-    run = build("configs/toy/codid.yaml", small(tmp_path), {"trainer.max_epochs": 1})
+    run = build("configs/toy/codid.yaml", small(tmp_path), {"trainer.max_epochs": 1, "model.discovery.start": 0})
     train(run)
     hparams = torch.load(run.last, weights_only=True)["hyper_parameters"]
     assert hparams["_class_path"] == "codid_lightning.CoDID"
