@@ -35,6 +35,9 @@ TYPOS = [
     (["fit", *TOY, "--model.lr=-1"], 1, ["model.lr", "-1", "positive"]),
     (["fit", *TOY, "--data.batch_size=1"], 1, ["data.batch_size", "1", "2 or more"]),
     (["test", *TOY, "--ckpt_path=nowhere.ckpt"], 1, ["nowhere.ckpt"]),
+    (["test", *TOY], 1, ["not trained", "--ckpt_path"]),
+    (["validate", *TOY], 1, ["not trained", "--ckpt_path"]),
+    (["predict", *TOY], 1, ["not trained", "--ckpt_path"]),
 ]
 
 

@@ -63,23 +63,33 @@ def train(run: Run) -> None:
 
 def validate(run: Run) -> dict[str, float]:
     """Metrics on validation data."""
+    _check_trained(run)
     run.trainer.validate(run.module, datamodule=run.data, ckpt_path=run.checkpoint, verbose=False)
     return _metrics(run)
 
 
 def test(run: Run) -> dict[str, float]:
     """Metrics on the test sets."""
+    _check_trained(run)
     run.trainer.test(run.module, datamodule=run.data, ckpt_path=run.checkpoint, verbose=False)
     return _metrics(run)
 
 
 def predict(run: Run) -> Path:
     """Write predictions and representations of the test sets; the folder they are in."""
+    _check_trained(run)
     folder = _prediction_folder(run)
     callbacks: list[Callback] = run.trainer.callbacks  # type: ignore[attr-defined]
     callbacks.append(PredictionWriter(folder))
     run.trainer.predict(run.module, datamodule=run.data, ckpt_path=run.checkpoint, return_predictions=False)
     return folder
+
+
+def _check_trained(run: Run) -> None:
+    """Raise if the weights are random: they come from no checkpoint, and this run has not trained."""
+    fast: bool = run.trainer.fast_dev_run  # type: ignore[attr-defined]
+    if run.checkpoint is None and run.trainer.global_step == 0 and not fast:
+        raise RunError("The model is not trained: add --ckpt_path CHECKPOINT (ckpt_path in Python), or train it first.")
 
 
 def _fit(run: Run) -> runs.Result:
