@@ -59,6 +59,7 @@ def test_two_processes_leave_one_run_that_one_process_confirms(tmp_path):
     finished = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert finished.returncode == 0, finished.stderr
     (result,) = tmp_path.rglob(runs.RESULT)
+    assert finished.stdout.count("a step uses") == 1
     assert len(list(tmp_path.rglob(runs.CONFIG))) == 1
     # rank 1's networks took part in these numbers; only rank 0's are in the checkpoint
     checkpoint = str(result.parent / runs.CHECKPOINTS / runs.LAST)

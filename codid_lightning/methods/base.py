@@ -181,7 +181,7 @@ class DisentanglementModule(LightningModule):
     # --------------------------------------------------------------------------------------------------------- hooks
 
     def on_fit_start(self) -> None:
-        """Take the run's seed, unless it came with a checkpoint, and check the precision."""
+        """Take the seed, unless it came with a checkpoint; check the precision; print the global batch size."""
         if self.trainer.precision == "16-mixed":
             raise RunError(
                 "trainer.precision is 16-mixed. Its loss scaling does not apply to methods with several steps per "
@@ -189,6 +189,16 @@ class DisentanglementModule(LightningModule):
             )
         if self._seed is None:
             self._seed = torch.initial_seed()
+        self._print_global_batch_size()
+
+    def _print_global_batch_size(self) -> None:
+        size = getattr(self.trainer.datamodule, "batch_size", None)  # type: ignore[attr-defined]
+        ranks = self.trainer.world_size
+        if ranks > 1 and size is not None:
+            self.print(
+                f"{ranks} devices with data.batch_size {size} each: a step uses {ranks * size} samples. To use as many "
+                f"as one device, divide data.batch_size by {ranks}."
+            )
 
     def on_train_epoch_start(self) -> None:
         """Lower the encoder's learning rate after `decay_from`."""
