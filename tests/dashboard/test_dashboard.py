@@ -21,6 +21,7 @@ from codid_lightning.experiments.spaces import read_space
 from codid_lightning.training import loggers, resolve, runs
 from tests.dashboard.wandb_file import OfflineRun, read_run
 
+START = "--model.discovery.start=0"  # for runs of few epochs
 RUN = ["fit", "-c", "configs/toy/codid.yaml", "--data.samples_per_mode=40", "--trainer.max_epochs=5"]
 RUN += ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false", "--model.latent_dim=4"]
 RUN += ["--model.discovery.start=2", "--model.discovery.every=1", "--model.alignment.steps=1"]
@@ -153,7 +154,7 @@ def test_a_checkpoint_is_an_artifact_only_if_asked_for(offline, tmp_path: Path) 
     overlay = yaml.safe_load(Path("configs/loggers/wandb.yaml").read_text())
     overlay["trainer"]["callbacks+"][0]["init_args"] = {"checkpoint": True, "images": False}
     (tmp_path / "overlay.yaml").write_text(yaml.safe_dump(overlay))
-    train(tmp_path / "run", "-c", str(tmp_path / "overlay.yaml"), "--trainer.max_epochs=1")
+    train(tmp_path / "run", "-c", str(tmp_path / "overlay.yaml"), "--trainer.max_epochs=1", START)
     assert "model" in read_run(tmp_path / "run").artifacts
 
 
@@ -258,7 +259,7 @@ def test_confusions_count_what_accuracy_counts(tmp_path: Path, monkeypatch: pyte
         return confusion(counts, names, title)
 
     monkeypatch.setattr(figures, "confusion", keep)
-    metrics = train(tmp_path, "-c", "configs/callbacks/dashboard.yaml", "--trainer.max_epochs=2")
+    metrics = train(tmp_path, "-c", "configs/callbacks/dashboard.yaml", "--trainer.max_epochs=2", START)
     assert len(drawn) == 6
     for title, counts in drawn.items():
         attribute, test = title.split(", ")
