@@ -92,19 +92,29 @@ class LearnedWeights(Part):
         Returns:
             Divergences and the mask of pairs in one cluster, (A, M, M) each.
         """
-        table, net, rows = view.table, target.weight_net, pair_losses.shape[1]
-        slot = table.spread(view.slot, fill=-1)  # (A, M), -1 in padding
+        slot = view.table.spread(view.slot, fill=-1)  # (A, M), -1 in padding
         together = (slot[:, :, None] == slot[:, None, :]) & (slot >= 0)[:, None, :]
+        weights = self.weight_grid(target, view, pair_losses)
+        return summary_divergence(weights, together, view.table.spread(view.others)), together
+
+    @torch.no_grad()
+    def weight_grid(self, target: Target, view: View, pair_losses: Tensor) -> Tensor:
+        """Unscaled weights of all pairs (z_q of i, z_-q of k) of one value, (A, M, M), given their losses, (A, M, M).
+
+        For pairs of one cluster these are the weights of `weigh`. Other entries, such as padding, have no meaning.
+        """
+        table, net, rows = view.table, target.weight_net, pair_losses.shape[1]
+        slot = table.spread(view.slot)  # (A, M)
         losses, others = table.spread(view.losses), table.spread(view.others)
         left = torch.cat([losses[..., :1], losses[..., -1:]], dim=2)  # of z_q: (A, M, 2)
         right = torch.cat([losses[..., 1:-1], others], dim=2)  # of z_-q: (A, M, Q - 1 + V)
         first, last = net.weight[:, :1], net.weight[:, right.shape[2] - others.shape[2] + 1 :]
         # The first layer is linear: its parts from z_q, from z_-q and from the pair add up.
-        of_left = left[..., :1] @ first + left[..., 1:] @ last[:, :1] + net.condition[slot.clamp_min(0)]
+        of_left = left[..., :1] @ first + left[..., 1:] @ last[:, :1] + net.condition[slot]
         of_right = right[..., : -others.shape[2]] @ net.weight[:, 1 : 1 + right.shape[2] - others.shape[2]]
         of_right = of_right + others @ last[:, 2:]
         hidden = pair_losses[..., None] * last[:, None, None, 1]
         hidden += of_left[:, :, None]
         hidden += of_right[:, None]
-        weights = net.output(hidden.relu_().flatten(1, 2)).unflatten(1, (rows, rows)).sigmoid_()
-        return summary_divergence(weights, together, others), together
+        weights: Tensor = net.output(hidden.relu_().flatten(1, 2)).unflatten(1, (rows, rows)).sigmoid_()
+        return weights
