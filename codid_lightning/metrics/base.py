@@ -19,6 +19,11 @@ def subsample(max_samples: int, seed: int, *tensors: Tensor) -> tuple[Tensor, ..
     return tuple(tensor[chosen.to(tensor.device)] for tensor in tensors)
 
 
+def is_measurable(z: Tensor, minimum: int = 1) -> bool:
+    """Whether representations are finite and at least `minimum` samples; the metrics of others are NaN."""
+    return len(z) >= minimum and bool(z.isfinite().all())
+
+
 class SampleMetric(Metric):
     """Concatenates the samples of all batches and ranks, then calls `function` once.
 

@@ -1,13 +1,16 @@
 """Classifiers (probes) trained on fixed representations, to measure the information in them."""
 
+import math
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from codid_lightning.metrics.base import SampleMetric, subsample
+from codid_lightning.metrics.base import SampleMetric, is_measurable, subsample
 from codid_lightning.metrics.information import entropy, joint_labels
+
+MIN_SAMPLES = 3  # a probe needs two to be trained on and one to predict
 
 
 def held_out_log_probs(z: Tensor, labels: Tensor, *, hidden: int = 64, folds: int = 3, seed: int = 0) -> Tensor:
@@ -70,7 +73,12 @@ def _batches(rows: Tensor, generator: torch.Generator, size: int = 256) -> Itera
 
 
 def probe_accuracy(z: Tensor, labels: Tensor, *, hidden: int = 0, max_samples: int = 5000, seed: int = 0) -> float:
-    """Held-out accuracy of a probe, by default linear, that predicts `labels` from `z`."""
+    """Held-out accuracy of a probe, by default linear, that predicts `labels` from `z`.
+
+    It is NaN for fewer than three samples, or if a representation is not finite.
+    """
+    if not is_measurable(z, MIN_SAMPLES):
+        return math.nan
     z, labels = subsample(max_samples, seed, z, joint_labels(labels))
     predicted = held_out_log_probs(z, labels, hidden=hidden, seed=seed).argmax(1)
     return float((predicted == labels.cpu()).double().mean())
@@ -80,7 +88,10 @@ def probe_information(z: Tensor, labels: Tensor, *, hidden: int = 64, max_sample
     """Information about `labels` in `z`: their entropy minus the held-out cross-entropy of a probe, at least 0.
 
     For z_1 and a_2 of an uncorrelated test set it is the paper's MI, a lower bound on `I(z_1; a_2)`.
+    It is NaN for fewer than three samples, or if a representation is not finite.
     """
+    if not is_measurable(z, MIN_SAMPLES):
+        return math.nan
     z, labels = subsample(max_samples, seed, z, joint_labels(labels))
     log_probs = held_out_log_probs(z, labels, hidden=hidden, seed=seed)
     cost = float(nn.functional.nll_loss(log_probs, labels.cpu())) / torch.tensor(2.0).log().item()

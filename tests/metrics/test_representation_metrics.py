@@ -85,6 +85,34 @@ class TestNeighbourInformation:
         y = 0.8 * x + 0.6 * noise
         assert neighbour_information(x, y) == pytest.approx(-2 * np.log2(0.6), abs=0.1)
 
+    def test_of_collapsed_representations_is_finite(self):
+        constant, varied = torch.full((300, 4), 3.7), normals(300, 4)
+        with pytest.warns(UserWarning, match="300 of 300 samples have the same representations"):
+            assert neighbour_information(constant, constant) == 0
+        assert neighbour_information(constant, varied) == pytest.approx(0, abs=1e-6)
+        mixed = torch.where(torch.arange(300)[:, None] < 30, constant, varied)
+        with pytest.warns(UserWarning, match="30 of 300 samples"):
+            assert 0 <= neighbour_information(mixed, mixed) < np.inf
+
+    @pytest.mark.parametrize("values", [2, 8])
+    def test_of_representations_with_few_values(self, values):
+        """Everything is known of a label with equally frequent values: log2 of their number."""
+        labels = torch.arange(1600) % values
+        places = 5 + normals(values, 6, seed=1)
+        with pytest.warns(UserWarning, match="1600 of 1600"):
+            found = neighbour_information(places[labels], places[labels] * 2)
+        assert found == pytest.approx(np.log2(values), abs=0.02)
+        with pytest.warns(UserWarning, match="1600 of 1600"):
+            assert neighbour_information(places[labels], places[labels[torch.randperm(1600)]]) < 0.05
+
+    def test_without_enough_samples_or_of_non_finite_ones_is_nan(self):
+        assert np.isnan(neighbour_information(normals(3, 2), normals(3, 2)))
+        assert np.isnan(neighbour_information(torch.empty(0, 2), torch.empty(0, 2)))
+        broken = normals(50, 2)
+        broken[7, 1] = torch.nan
+        assert np.isnan(neighbour_information(broken, normals(50, 2)))
+        assert np.isnan(neighbour_information(normals(50, 2), broken))
+
 
 class TestInformativeness:
     def test_bayes_error_of_two_gaussians(self):
@@ -99,8 +127,56 @@ class TestInformativeness:
         assert informativeness_error(z, labels, held_out) < 0.03
         assert informativeness_error(z, flipped, held_out) > 0.97
 
+    @pytest.mark.parametrize("rare", ["one sample of a class", "few samples of many classes"])
+    def test_rare_classes_are_predicted_with_a_warning(self, rare):
+        z, labels = two_blobs(20.0, n=400)
+        if rare.startswith("one"):
+            labels[0] = 2
+        else:
+            z, labels = torch.arange(40.0)[:, None].repeat(3, 1), torch.arange(40).repeat(3)
+        held_out = torch.arange(len(z)) >= 300 if rare.startswith("one") else torch.arange(len(z)) >= 80
+        with pytest.warns(UserWarning, match="Too few samples of a value"):
+            assert 0 <= informativeness_error(z, labels, held_out) <= (0.05 if rare.startswith("one") else 1)
+
+    def test_a_single_class_in_training(self):
+        labels = torch.tensor([0] * 8 + [0, 0, 0, 1])
+        assert informativeness_error(normals(12, 2), labels, torch.arange(12) >= 8) == 0.25
+
+    def test_nothing_to_train_on_to_predict_or_finite_is_nan(self):
+        z, labels = two_blobs(2.0, n=60)
+        assert np.isnan(informativeness_error(z, labels, torch.ones(60)))
+        assert np.isnan(informativeness_error(z, labels, torch.zeros(60)))
+        assert np.isnan(informativeness_error(z * torch.inf, labels, torch.arange(60) < 20))
+
+
+class TestDegenerateProbes:
+    @pytest.mark.parametrize("size", [0, 1, 2])
+    def test_too_few_samples_are_nan(self, size):
+        z, labels = normals(size, 3), torch.zeros(size, dtype=torch.long)
+        assert np.isnan(probe_accuracy(z, labels))
+        assert np.isnan(probe_information(z, labels))
+
+    def test_the_fewest_samples_give_a_number(self):
+        z, labels = normals(3, 2), torch.arange(3) % 2
+        assert 0 <= probe_accuracy(z, labels) <= 1
+        assert np.isfinite(probe_information(z, labels))
+
+    def test_non_finite_representations_are_nan(self):
+        z, labels = two_blobs(2.0, n=60)
+        z[3, 0] = torch.nan
+        assert np.isnan(probe_accuracy(z, labels))
+        assert np.isnan(probe_information(z, labels))
+        assert np.isnan(a_distance(z, labels))
+
 
 class TestADistance:
+    @pytest.mark.parametrize("test", [0, 1, 39, 40])
+    def test_an_empty_set_or_one_sample_is_nan(self, test):
+        assert np.isnan(a_distance(normals(40, 2), torch.arange(40) < test))
+
+    def test_two_samples_of_each_set_give_a_number(self):
+        assert 0 <= a_distance(normals(4, 2), torch.arange(4) < 2) <= 2
+
     def test_from_alike_to_separable(self):
         z, is_test = two_blobs(0.0)
         assert a_distance(z, is_test) < 0.1
