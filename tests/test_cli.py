@@ -13,6 +13,7 @@ import yaml
 from codid_lightning.cli.console import COMMANDS, TRAINER_COMMANDS
 from codid_lightning.cli.main import main
 from codid_lightning.training import build, load, runs, stages
+from codid_lightning.training.identity import config_hash
 from tests.commands import SMALL_TOY, codid, fit_toy
 
 TOY = ("-c", "configs/toy/base.yaml")
@@ -147,7 +148,7 @@ def test_result_says_what_was_run(tmp_path):
     assert (result["schema"], result["method"], result["dataset"]) == (runs.SCHEMA, "base", "toy")
     assert (result["seed"], result["group"], result["epochs"]) == (3, None, 2)
     assert result["versions"].keys() >= {"torch", "lightning"}
-    assert result["config_hash"] == runs.config_hash(runs.read_config(run))
+    assert result["config_hash"] == config_hash(runs.read_config(run))
     assert (run / runs.CHECKPOINTS / runs.LAST).is_file()
     assert len(list(run.glob("logs/*/metrics.csv"))) == 1
     assert run.parent.relative_to(run.parents[3]).parts == ("toy", "base", "seed3")

@@ -27,7 +27,7 @@ from codid_lightning.analysis.tables.render import (
 from codid_lightning.analysis.tables.specs import IMAGES, SERIES, Column
 from codid_lightning.analysis.tables.tables import significantly_better
 from codid_lightning.cli.commands.report import main
-from codid_lightning.training.runs import config_hash
+from codid_lightning.training.identity import config_hash
 
 
 def write(root, method, dataset, seed, metrics, group=None, config=None, **more):

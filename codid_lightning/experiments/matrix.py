@@ -18,6 +18,7 @@ from codid_lightning.experiments.launchers import FAILURE, Engine, Job, Outcome
 from codid_lightning.training import runs
 from codid_lightning.training.config import key_arguments, resolve
 from codid_lightning.training.config_files import packaged_configs
+from codid_lightning.training.identity import config_hash
 
 
 @dataclass
@@ -115,7 +116,7 @@ class Experiment:
 
 
 def _has_identity(run: Path, key: str) -> bool:
-    return (run / runs.CONFIG).is_file() and runs.config_hash(runs.read_config(run)) == key
+    return (run / runs.CONFIG).is_file() and config_hash(runs.read_config(run)) == key
 
 
 def method_configs(dataset: str, method: str) -> tuple[str, ...]:
@@ -179,7 +180,7 @@ class Pair:
         config["seed_everything"] = seed
         config["data"]["init_args"].update(chosen)
         arguments = [f"--seed_everything={seed}", *(f"--data.init_args.{name}={v}" for name, v in chosen.items())]
-        key = runs.config_hash(config)
+        key = config_hash(config)
         return Experiment(self.dataset, self.method, seed, group, (*self.arguments, *arguments), key, root)
 
 

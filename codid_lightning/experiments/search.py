@@ -25,6 +25,7 @@ from codid_lightning.training import Run, build, runs, train
 from codid_lightning.training.callbacks.checkpoint import NO_CANDIDATE, is_selectable
 from codid_lightning.training.config import MONITORS, key_arguments, parse, resolve
 from codid_lightning.training.config_files import packaged_configs, read_yaml
+from codid_lightning.training.identity import config_hash, flatten
 
 Objective = Literal["val", "val_balanced", "val_worst"]  # validation only: what a test set says is no reason to choose
 OVERLAY, JOURNAL, TRIALS, WORKERS = "best.yaml", "study.journal", "trials", "workers"
@@ -62,7 +63,7 @@ class Search:
         self.file = None if space is None else Path(packaged_configs([space])[0])
         self.space = {key: s for key, s in self._read_space().items() if not _of_missing_part(self.config, key)}
         self.parameters = read_space(self.space)
-        key = runs.config_hash({**self.config, "objective": objective, "searched": self.space})
+        key = config_hash({**self.config, "objective": objective, "searched": self.space})
         if self.config["selection"] not in ("last", objective):
             raise RunError(f"selection is {self.config['selection']}: choose `last` or the objective, {objective}.")
         self.directory = Path(root).absolute() / dataset / f"{method}-{objective}-{key}"
@@ -94,7 +95,7 @@ class Search:
             )
             if not study.get_trials(deepcopy=False):
                 self._check_keys()
-                given = dict(runs.flatten(self.config))
+                given = dict(flatten(self.config))
                 named = [parameter.named(given.get(parameter.key)) for parameter in self.parameters]
                 if all(name is not None for name in named):
                     study.enqueue_trial({k: v for name in named if name is not None for k, v in name.items()})

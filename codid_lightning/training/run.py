@@ -20,6 +20,7 @@ from codid_lightning.training.callbacks.checkpoint import AtomicCheckpointIO, Be
 from codid_lightning.training.callbacks.progress import ProgressBar
 from codid_lightning.training.callbacks.stopping import StopOnSignal
 from codid_lightning.training.config import MONITORS, Config, as_dict, combine, run_parser
+from codid_lightning.training.identity import config_hash, difference
 from codid_lightning.training.lightning_adapter import recorded_hyperparameters
 from datamodules.base import AttributeDataModule
 
@@ -46,7 +47,7 @@ class Run:
     identity: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.identity = runs.config_hash(self.config)
+        self.identity = config_hash(self.config)
 
     def __iter__(self) -> Iterator[Any]:
         yield from (self.trainer, self.module, self.data)
@@ -141,7 +142,7 @@ def _run_directory(config: Namespace, resolved: dict[str, Any]) -> Path:
     root = Path(config.trainer.default_root_dir)
     found = Path(config.run_dir) if config.run_dir else None
     if found is None and _resumes(config):
-        found = runs.latest_run(root, runs.config_hash(resolved))
+        found = runs.latest_run(root, config_hash(resolved))
     if found is None:
         found = runs.new_run_directory(root, *_names(resolved))
     found.mkdir(parents=True, exist_ok=True)
@@ -163,8 +164,8 @@ def _checkpoint_to_start_from(config: Namespace, resolved: dict[str, Any], direc
     if not last.is_file():
         return None
     before = runs.read_config(directory)
-    if runs.config_hash(before) != runs.config_hash(resolved):
-        raise RunError(f"{directory} was started with another config: {runs.difference(before, resolved)}.")
+    if config_hash(before) != config_hash(resolved):
+        raise RunError(f"{directory} was started with another config: {difference(before, resolved)}.")
     return str(last)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import socket
 import subprocess
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -20,19 +19,11 @@ import yaml
 
 from codid_lightning.errors import RunError
 from codid_lightning.training import migration
+from codid_lightning.training.identity import config_hash
 
 SCHEMA = 1
 RESULT, CONFIG, CHECKPOINTS, LAST, BEST = "result.json", "config.yaml", "checkpoints", "last.ckpt", "best.ckpt"
 IN_USE = ".in-use"  # locked while a process trains
-
-# Keys about places, display, machines and searches rather than about the experiment.
-_UNRELATED = {
-    "title", "space", "run_dir", "resume", "ckpt_path", "config", "return_predictions", "verbose", "weights_only",
-    "data.init_args.root", "data.init_args.num_workers", "data.init_args.download",
-    "trainer.default_root_dir", "trainer.logger", "trainer.callbacks", "trainer.plugins", "trainer.profiler",
-    "trainer.accelerator", "trainer.log_every_n_steps", "trainer.enable_progress_bar",
-    "trainer.enable_checkpointing", "trainer.enable_model_summary", "trainer.detect_anomaly",
-}  # fmt: skip
 
 
 @dataclass
@@ -138,33 +129,6 @@ def new_run_directory(root: Path, *names: str) -> Path:
             continue
         return path
     raise RuntimeError(f"Could not create a run directory below {parent}.")
-
-
-def config_hash(config: Mapping[str, Any]) -> str:
-    """Identity of an experiment: its resolved config without paths, loggers and the like."""
-    kept = _experiment(config)
-    return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """The keys in which two experiments differ, and their values, for a message."""
-    old, new = _experiment(before), _experiment(after)
-    changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
-    return ", ".join(f"{key} was {old.get(key)}, is {new.get(key)}" for key in changed[:5])
-
-
-def _experiment(config: Mapping[str, Any]) -> dict[str, Any]:
-    places = tuple(f"{name}." for name in _UNRELATED)
-    return {k: v for k, v in flatten(config) if k not in _UNRELATED and not k.startswith(places)}
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves of a nested mapping with dotted names."""
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def read_config(directory: Path) -> dict[str, Any]:

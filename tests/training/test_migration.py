@@ -14,6 +14,7 @@ import yaml
 from codid_lightning.experiments.matrix import Experiment, method_configs
 from codid_lightning.training import build, load, migration, resolve, runs, stages
 from codid_lightning.training.config import as_dict, combine
+from codid_lightning.training.identity import config_hash, difference
 from codid_lightning.training.migration import class_path
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -87,7 +88,7 @@ def test_resolved_configs_of_before_have_the_identity_of_now(name):
     old = {**OLD["rest"], **entry["config"], "trainer": trainer}
     now = resolve([part for file in method_configs(dataset, method) for part in ("-c", file)])
     upgraded = as_dict(combine(migration.upgrade(old)))
-    assert runs.config_hash(upgraded) == runs.config_hash(now), runs.difference(upgraded, now)
+    assert config_hash(upgraded) == config_hash(now), difference(upgraded, now)
 
 
 def test_a_run_of_before_is_loaded_and_tested_alike():
@@ -100,7 +101,7 @@ def test_a_run_of_before_is_loaded_and_tested_alike():
 
 
 def test_a_finished_run_in_a_directory_of_before_is_found(tmp_path):
-    key = runs.config_hash(runs.read_config(RUN))
+    key = config_hash(runs.read_config(RUN))
     cell = Experiment("toy", "codid", 0, None, (), key, tmp_path)
     assert not cell.finished
     earlier = tmp_path / "toy" / "codid" / "seed0-0123456789abcdef"

@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from codid_lightning.analysis.tables.names import unique_titles
-from codid_lightning.training.runs import CONFIG, RESULT, SCHEMA, config_hash, flatten, read_config
+from codid_lightning.training.identity import config_hash, flatten
+from codid_lightning.training.runs import CONFIG, RESULT, SCHEMA, read_config
 
 # Keys of the config that may differ between the runs of one average.
 REPETITION = {"seed_everything", "data.init_args.seed", "data.init_args.test_group"}
