@@ -319,6 +319,10 @@ class AttributeDataModule(LightningDataModule, ABC):
                 "every value of the first attribute must occur in training."
             )
 
+    def place_of_bad_values(self, x: Tensor) -> str:
+        """Where NaN and infinity are in inputs x (B, ...), for a message, such as ` in the array x`."""
+        return ""
+
     def _finite(self, split: str, data: AttributeDataset) -> AttributeDataset:
         if torch.isfinite(data.x.sum()):  # a finite sum is a fast check
             return data
@@ -334,8 +338,8 @@ class AttributeDataModule(LightningDataModule, ABC):
                 data.transform = partial(_imputed, data.transform)
             return data
         raise DataError(
-            f"{type(self).__name__}: {int(bad.sum())} of {len(data)} samples of `{split}` hold NaN or infinity "
-            f"(first {_first(data, bad)}); clean {self.origin}, or set "
+            f"{type(self).__name__}: {int(bad.sum())} of {len(data)} samples of `{split}` hold NaN or infinity"
+            f"{self.place_of_bad_values(data.x[bad])} (first {_first(data, bad)}); clean {self.origin}, or set "
             "data.on_bad_values to `drop` or `impute`."
         )
 

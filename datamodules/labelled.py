@@ -122,7 +122,7 @@ class OwnData(AttributeDataModule):
         return values
 
     def _numbers(self, name: str | None, argument: str, known: tuple[str, ...] | None = None) -> Numbered:
-        return number(self.column(name, argument), str(name), self.file, known)
+        return number(self.column(name, argument), str(name), self.file, known, f"data.{argument}")
 
     def _number_labels(self, labels: dict[str, list[Any]]) -> None:
         if strange := [name for name in labels if name not in self.attribute_names]:
@@ -132,6 +132,12 @@ class OwnData(AttributeDataModule):
             raise DataError(f"data.labels names a value of {', '.join(repeated)} twice.")
         numbered = [self._labels_of(name, known.get(name)) for name in self.attribute_names]
         self.value_names = tuple(names for names, _ in numbered)
+        for name, values in zip(self.attribute_names, self.value_names, strict=True):
+            if len(values) < 2:
+                raise DataError(
+                    f"The column `{name}` of {self.file} has the single value {''.join(values)}; an attribute "
+                    "needs at least two. Name another column in data.attributes."
+                )
         self.a = stack_columns([index for _, index in numbered])
 
     def _labels_of(self, name: str, known: tuple[str, ...] | None) -> Numbered:

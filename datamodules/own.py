@@ -56,6 +56,13 @@ class OwnArrays(OwnData):
         super().load_state_dict(state_dict)
         self.scaling.center, self.scaling.spread = state_dict["center"], state_dict["spread"]
 
+    def place_of_bad_values(self, x: Tensor) -> str:
+        """The columns of a table, or the array."""
+        if self.file.suffix == ".npz":
+            return f" in the array `{self.inputs[0]}`"
+        bad = (~torch.isfinite(x)).any(0).tolist()
+        return f" in {', '.join(f'`{name}`' for name, is_bad in zip(self.inputs, bad, strict=True) if is_bad)}"
+
     def _input_names(self, inputs: str | list[str] | None) -> list[str]:
         if self.file.suffix == ".npz":
             inputs = inputs or "x"

@@ -34,9 +34,9 @@ def read_table(file: Path) -> Table:
         raise DataError("Parquet files need `pip install codid-lightning[parquet]`.") from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         hint = " Save text as an array of strings, not of objects." if "allow_pickle" in str(error) else ""
-        raise DataError(f"Cannot read {file} ({error}).{hint}") from error
+        raise DataError(f"Cannot read {file} (data.file): {error}.{hint}") from error
     if not table or not any(values.size for values in table.values()):
-        raise DataError(f"{file} has no rows.")
+        raise DataError(f"{file} (data.file) has no rows.")
     return table
 
 
@@ -84,11 +84,16 @@ def label_names(texts: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda text: (float(text), text)) if all(map(_is_number, found)) else sorted(found))
 
 
-def number(values: Array, name: str, file: Path, known: Sequence[str] | None = None) -> tuple[tuple[str, ...], Tensor]:
-    """Names of the labels (`known`, or those of the column), and the number of each row's label."""
+def number(
+    values: Array, name: str, file: Path, known: Sequence[str] | None = None, key: str = "data.attributes"
+) -> tuple[tuple[str, ...], Tensor]:
+    """Names of the labels (`known`, or those of the column), and the number of each row's label.
+
+    Messages name the column, the file and the `key` that chose the column.
+    """
     texts = label_texts(values, name, file)
     if empty := [row for row, text in enumerate(texts) if text is None]:
-        raise DataError(f"{len(empty)} labels `{name}` of {file} are empty, the first in rows {empty[:5]}.")
+        raise DataError(f"{len(empty)} labels `{name}` of {file} are empty, the first in rows {empty[:5]} ({key}).")
     names = label_names(texts) if known is None else tuple(known)
     index = positions(texts, names)
     if strange := sorted({str(texts[row]) for row in (index < 0).nonzero().flatten().tolist()}):

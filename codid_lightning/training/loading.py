@@ -57,7 +57,9 @@ def load_run(arguments: Sequence[str]) -> LoadedRun:
             example `--data.init_args.root`.
     """
     given = list(arguments)
-    if given and Path(given[0]).is_dir():
+    if given and not given[0].startswith("-"):
+        if not Path(given[0]).is_dir():
+            raise RunError(f"There is no run directory {given[0]}.")
         given[:1] = ["--ckpt_path", str(_selected_checkpoint(Path(given[0])))]
     config = parse([*given, _SILENT])
     if config.ckpt_path is None:

@@ -20,6 +20,19 @@ _NEEDLESS_WARNINGS = (
 )
 
 
+# Lightning counts optimizer steps, of which a batch makes several here, and does not know that our loaders continue
+# with the batch after the checkpoint.
+_RESUME_WARNING = r"You're resuming from a checkpoint that ended before the epoch ended"
+
+
+@contextmanager
+def exact_resume() -> Iterator[None]:
+    """Hide Lightning's warning that resumed results are unreliable; for checkpoints that this package wrote."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_RESUME_WARNING)
+        yield
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Hide Lightning's notes about itself; its warnings about the user's run are shown."""

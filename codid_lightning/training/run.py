@@ -22,7 +22,7 @@ from codid_lightning.training.callbacks.stopping import StopOnSignal
 from codid_lightning.training.config import MONITORS, Config, as_dict, combine, run_parser
 from codid_lightning.training.identity import config_hash, difference
 from codid_lightning.training.lightning_adapter import recorded_hyperparameters
-from datamodules.base import AttributeDataModule
+from datamodules.base import AttributeDataModule, DataError
 
 
 @dataclass
@@ -144,8 +144,10 @@ def _run_directory(config: Namespace, resolved: dict[str, Any]) -> Path:
     if found is None and _resumes(config):
         found = runs.latest_run(root, config_hash(resolved))
     if found is None:
-        found = runs.new_run_directory(root, *_names(resolved))
-    found.mkdir(parents=True, exist_ok=True)
+        with runs.writable(root, "--trainer.default_root_dir"):
+            found = runs.new_run_directory(root, *_names(resolved))
+    with runs.writable(found, "--run_dir"):
+        found.mkdir(parents=True, exist_ok=True)
     os.environ["CODID_RUN_DIR"] = str(found)
     return found
 
@@ -192,7 +194,7 @@ def _instantiate(config: Namespace, resolved: dict[str, Any]) -> Namespace:
         made: Namespace = run_parser().instantiate(config, instantiators=[(make, DisentanglementModule, True)])
     except ValueError as error:
         cause: BaseException = error
-        while cause.__cause__ is not None:
+        while cause.__cause__ is not None and not isinstance(cause, DataError):  # it says more than its own cause
             cause = cause.__cause__
         if isinstance(cause, ValueError):
             raise RunError(str(cause)) from error

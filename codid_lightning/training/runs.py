@@ -85,13 +85,26 @@ def remove_partial_files(directory: Path) -> None:
 
 
 @contextmanager
+def writable(path: Path, key: str) -> Iterator[None]:
+    """Raise `RunError` if the system does not create `path`; the message names the path and the key that chose it."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"Cannot write to {path} ({error.strerror}): choose a folder that can be written with {key}."
+        ) from error
+
+
+@contextmanager
 def exclusive_run_dir(directory: Path) -> Iterator[None]:
     """Lock a directory for this process; raise `RunError` if another process trains in it.
 
     The end of the process, also by a crash, releases the lock. It is a POSIX lock rather than `filelock`'s `flock`,
     because forks do not inherit it: loader processes that outlive a killed run for a moment do not block the next one.
     """
-    with (directory / IN_USE).open("ab+", buffering=0) as file:
+    with writable(directory, "--run_dir or --trainer.default_root_dir"):
+        opened = (directory / IN_USE).open("ab+", buffering=0)
+    with opened as file:
         try:
             _lock(file)
         except (BlockingIOError, PermissionError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from codid_lightning.training.callbacks.checkpoint import NO_CANDIDATE, LastChec
 from codid_lightning.training.callbacks.predictions import PredictionWriter
 from codid_lightning.training.callbacks.stopping import StopOnSignal, Stopped
 from codid_lightning.training.lightning_adapter import batches_of_epoch
+from codid_lightning.training.messages import exact_resume
 from codid_lightning.training.run import Run, check_not_started
 
 AnyCallback = TypeVar("AnyCallback", bound=Callback)
@@ -44,7 +46,8 @@ def train(run: Run) -> None:
         with runs.replacing(run.directory / runs.CONFIG) as part:
             part.write_text(yaml.safe_dump(run.config, sort_keys=False))
     try:
-        run.trainer.fit(run.module, datamodule=run.data, ckpt_path=run.checkpoint)
+        with exact_resume() if _is_own_checkpoint(run.checkpoint) else nullcontext():
+            run.trainer.fit(run.module, datamodule=run.data, ckpt_path=run.checkpoint)
     except SIGTERMException as error:
         if run.directory is None:
             raise
@@ -158,3 +161,11 @@ def _metrics(run: Run) -> dict[str, float]:
 
 def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _is_own_checkpoint(checkpoint: str | Path | None) -> bool:
+    """Whether `LastCheckpoint` or `BestCheckpoint` wrote a checkpoint, to judge by its place in a run directory."""
+    if checkpoint is None:
+        return False
+    path = Path(checkpoint)
+    return path.name in (runs.LAST, runs.BEST) and runs.run_of(path) is not None

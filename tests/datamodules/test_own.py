@@ -215,7 +215,9 @@ def test_random_tables_load_with_their_labels_or_say_why_not(tmp_path_factory, l
     module, complaint = attempted(root=str(folder), file=file, seed=seed, scaling="none")
     if complaint:
         empty = kind == "csv" and ("" in first or "" in second)
-        assert "no training sample has" in complaint or (empty and "are empty" in complaint)
+        single = any(all(same(label, column[0]) for label in column) for column in (first, second))
+        expected = {"no training sample has": True, "are empty": empty, "has the single value": single}
+        assert any(possible and words in complaint for words, possible in expected.items()), complaint
         return
     seen = torch.cat([d.rows for d in module.datasets.values()])
     assert sorted(seen.tolist()) == list(range(len(labels)))
@@ -323,6 +325,30 @@ def test_bad_rows_of_any_split_are_found(tmp_path):
             built(tmp_path, table=table)
 
 
+def test_bad_values_are_refused_by_column(tmp_path):
+    table = frame()
+    table.loc[[7, 8, 9, 10, 50], "height"] = np.nan
+    with pytest.raises(DataError, match=r"hold NaN or infinity in `height` \(first rows .*table\.csv.*on_bad_values"):
+        built(tmp_path, table=table)
+    with pytest.raises(DataError, match=r"hold NaN or infinity in the array `x` \(first rows .*table\.npz"):
+        built(tmp_path, table=table, kind="npz")
+
+
+@pytest.mark.parametrize("column", NAMES)
+def test_an_attribute_with_a_single_value_is_refused(tmp_path, column):
+    single = rf"The column `{column}` of .*table\.csv has the single value same.*data\.attributes"
+    with pytest.raises(DataError, match=single):
+        built(tmp_path, table=frame().assign(**{column: "same"}))
+
+
+def test_the_command_names_an_empty_file_and_its_key(tmp_path, capsys):
+    (tmp_path / "empty.csv").touch()
+    data = ["--data=OwnArrays", f"--data.root={tmp_path}", "--data.file=empty.csv", "--data.attributes=[a,b]"]
+    assert main(["fit", "--model=Base", *data, f"--trainer.default_root_dir={tmp_path}"]) == 1
+    said = capsys.readouterr().err
+    assert f"Cannot read {tmp_path / 'empty.csv'} (data.file): No columns" in said
+
+
 def test_no_good_value_at_all_is_refused(tmp_path):
     with pytest.raises(DataError, match="No training sample is free of NaN"):
         built(tmp_path, table=frame().assign(width=np.nan), on_bad_values="drop")
@@ -335,7 +361,7 @@ def edited(**columns):
 def test_empty_labels_are_refused_by_row(tmp_path):
     table = frame()
     table.loc[[3, 9], "color"] = None
-    with pytest.raises(DataError, match=r"2 labels `color` of .*table\.csv are empty, the first in rows \[3, 9\]"):
+    with pytest.raises(DataError, match=r"2 labels `color` of .*table\.csv are empty.*\[3, 9\] \(data\.attributes\)"):
         built(tmp_path, table=table)
 
 

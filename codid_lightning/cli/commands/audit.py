@@ -7,7 +7,7 @@ from codid_lightning.analysis.evaluation import load_run
 from codid_lightning.analysis.pages.audit_page import audit_page
 from codid_lightning.cli.commands import help_or_arguments
 from codid_lightning.errors import RunError
-from codid_lightning.training.runs import replacing
+from codid_lightning.training.runs import replacing, writable
 
 FILE = "audit.html"
 USAGE = f"""usage: codid audit RUN_DIRECTORY [--output FILE] [--key value ...]
@@ -30,9 +30,11 @@ def main(args: list[str] | None = None) -> int:
     run = load_run(arguments)
     found = audit(run)
     output = output or (run.directory or Path()) / FILE
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(output) as part:
-        part.write_text(audit_page(run, found), encoding="utf-8")
+    page = audit_page(run, found)
+    with writable(output, "--output"):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(output) as part:
+            part.write_text(page, encoding="utf-8")
     print(f"Hidden correlations: {found.hidden}. Model hurt: {'yes' if found.hurt else 'no'}.")
     print(f"The audit is in {output}.")
     return 0
