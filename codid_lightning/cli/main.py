@@ -8,6 +8,8 @@ from __future__ import annotations
 import difflib
 import sys
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 
 from codid_lightning import __version__
 from codid_lightning.cli.console import COMMANDS, TRAINER_COMMANDS, overview
@@ -26,6 +28,13 @@ def main(args: list[str] | None = None) -> int:
     if command not in {**TRAINER_COMMANDS, **COMMANDS}:
         print(f"codid: there is no command `{command}`. {_nearest(command)}", file=sys.stderr)
         return 2
+    if hiding := _other_datamodules():
+        print(
+            f"codid: {hiding} hides this program's package of the same name. Rename it, or start codid in another "
+            "folder.",
+            file=sys.stderr,
+        )
+        return 1
     from codid_lightning.cli.errors import reported
 
     return reported(lambda: _run(command, rest))
@@ -38,6 +47,17 @@ def _run(command: str, args: list[str]) -> int:
         return train.main(command, args)
     code: int = import_module(f"codid_lightning.cli.commands.{command}").main(args)
     return code
+
+
+def _other_datamodules() -> Path | None:
+    """A folder or file `datamodules` of somebody else that Python finds first, if there is one; nothing is imported."""
+    spec = find_spec("datamodules")
+    if spec is None or spec.origin is None:
+        return None
+    found = Path(spec.origin)
+    if found.name != "__init__.py":
+        return found
+    return None if (found.parent / "labelled.py").is_file() else found.parent
 
 
 def _nearest(command: str) -> str:
