@@ -12,7 +12,7 @@ from torchmetrics.functional.classification import multiclass_accuracy, multicla
 
 from codid_lightning import metrics
 from codid_lightning.methods.base import DisentanglementModule
-from codid_lightning.methods.codid.module import CoDID
+from codid_lightning.methods.codid.parts.splits import LearnedSplits
 from codid_lightning.methods.codid.target import Target
 from codid_lightning.metrics.information import joint_labels
 from codid_lightning.training import runs
@@ -60,10 +60,9 @@ def evaluate(run: LoadedRun) -> dict[str, float]:
         found |= leakage_scores(name, train, test)
     uncorrelated = "test2" if "test2" in tests else run.data.test_names[0]
     found |= disentanglement_scores(train, tests[uncorrelated], run.data.test_attributes)
-    if isinstance(run.model, CoDID):
-        for target in run.model.target_list:
-            if target.moded and target.ready:
-                found |= cluster_scores(run.model, target, train)
+    for target in run.model.mode_targets():
+        if target.ready:
+            found |= cluster_scores(run.model, target, train)
     return found
 
 
@@ -113,7 +112,7 @@ def disentanglement_scores(train: Encoded, test: Encoded, attributes: Sequence[i
     return scores
 
 
-def cluster_scores(model: CoDID, target: Target, train: Encoded) -> dict[str, float]:
+def cluster_scores(model: DisentanglementModule, target: Target, train: Encoded) -> dict[str, float]:
     """Discovered against true modes of one target on the training set."""
     q = target.attribute
     clusters, modes, others = target.labels.cpu().long(), train.mode[:, q], train.others(q)
@@ -126,10 +125,11 @@ def cluster_scores(model: CoDID, target: Target, train: Encoded) -> dict[str, fl
             "modes/h_cluster_given_mode": metrics.conditional_entropy(clusters, modes),
             "modes/dependent_share": metrics.dependent_share(modes, others, clusters),
         }
-        if model.splits is not None:
+        splits: LearnedSplits | None = getattr(model, "splits", None)
+        if splits is not None:
             device = target.labels.device
             z, values = train.z[:, q].to(device), train.a[:, q].to(device)
-            halves = model.splits.propose(target, z, values).argmax(1).cpu()
+            halves = splits.propose(target, z, values).argmax(1).cpu()
             scores["modes/subcluster_acc"] = metrics.subcluster_accuracy(halves, modes, clusters)
     prefix = "modes/" if q == 0 else f"modes/a{q + 1}/"
     return {name.replace("modes/", prefix): score for name, score in scores.items()}
