@@ -17,7 +17,7 @@ from codid_lightning.cli.commands import demo
 from codid_lightning.cli.main import main
 from codid_lightning.training import runs
 
-SHORT = {"trainer.max_epochs": 2, "trainer.limit_train_batches": 3, "data.samples_per_mode": 40, "model.latent_dim": 4}
+SHORT = {"trainer.max_epochs": 6, "trainer.limit_train_batches": 3, "data.samples_per_mode": 40, "model.latent_dim": 4}
 TITLES = {"base": "BASE", "codid": "CoDID"}  # two of the four: every run is a process that imports everything
 
 pytestmark = pytest.mark.timeout(600)
@@ -51,7 +51,7 @@ def results(root: Path) -> dict[str, dict]:
 @pytest.mark.slow
 def test_leaves_runs_a_figure_and_a_page(demonstrated):
     assert results(demonstrated).keys() == TITLES.keys()
-    assert all(result["epochs"] == 2 for result in results(demonstrated).values())
+    assert all(result["epochs"] == 6 for result in results(demonstrated).values())
     with Image.open(demonstrated / demo.FIGURE) as picture:
         pixels = np.asarray(picture.convert("RGB"))
     assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 10, "the picture is blank"

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from codid_lightning.training import build, runs, stages
+from codid_lightning.training.identity import flatten
 from tests.commands import codid, fit_toy
 
 pytestmark = pytest.mark.timeout(600)
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.timeout(600)
 def state(run: Path) -> dict[str, torch.Tensor]:
     """Everything a run has learned, networks and clusters, flat."""
     learned = torch.load(run / runs.CHECKPOINTS / runs.LAST, weights_only=True)["state_dict"]
-    return {name: torch.as_tensor(value) for name, value in runs.flatten(learned)}
+    return {name: torch.as_tensor(value) for name, value in flatten(learned)}
 
 
 def metrics(run: Path) -> dict[str, float]:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from lightning import LightningModule
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -187,9 +188,16 @@ class DisentanglementModule(LightningModule):
                 "trainer.precision is 16-mixed. Its loss scaling does not apply to methods with several steps per "
                 "batch: use bf16-mixed or 32-true."
             )
+        problem = self.schedule_problem(self.trainer.max_epochs or 0)
+        if problem is not None and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
+            rank_zero_warn(problem)  # a fit may be meant to be continued; `training.fit` raises
         if self._seed is None:
             self._seed = torch.initial_seed()
         self._print_global_batch_size()
+
+    def schedule_problem(self, epochs: int) -> str | None:
+        """Why the method cannot do its work in so many epochs; None if it can."""
+        return None
 
     def _print_global_batch_size(self) -> None:
         size = getattr(self.trainer.datamodule, "batch_size", None)  # type: ignore[attr-defined]

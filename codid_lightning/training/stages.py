@@ -41,6 +41,9 @@ def fit(run: Run) -> runs.Result:
 
 def train(run: Run) -> None:
     """Train and validate, and read no test data. The run's directory gets the config and checkpoints."""
+    problem = run.module.schedule_problem(run.trainer.max_epochs or 0)
+    if problem is not None and not run.trainer.fast_dev_run:  # type: ignore[attr-defined]
+        raise RunError(problem)
     if run.directory is not None and run.trainer.is_global_zero:
         runs.remove_partial_files(run.directory)
         with runs.replacing(run.directory / runs.CONFIG) as part:

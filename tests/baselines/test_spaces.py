@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from codid_lightning.experiments.matrix import method_configs
-from codid_lightning.training import resolve, runs
+from codid_lightning.training import resolve
+from codid_lightning.training.identity import flatten
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 BASELINES = sorted(path.stem for path in CONFIGS.glob("baselines/*.yaml"))
@@ -35,7 +36,7 @@ def config_of(dataset, method):
 @pytest.mark.parametrize(("dataset", "method"), [("uci_har", m) for m in BASELINES] + [(d, "codid") for d in CODID])
 def test_space_names_arguments_and_holds_the_defaults(dataset, method):
     config = config_of(dataset, method)
-    given = dict(runs.flatten(config))
+    given = dict(flatten(config))
     assert config["space"], "every method of the paper has a search space"
     for key, space in config["space"].items():
         value = given[key]

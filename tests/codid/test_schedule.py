@@ -10,20 +10,28 @@ import yaml
 from codid_lightning.errors import RunError
 from codid_lightning.experiments.matrix import Matrix, Pair, Rule
 from codid_lightning.methods.codid.discovery import ModeDiscovery
+from codid_lightning.training import build, fit
 from tests.codid.tiny import fitted, tiny_codid, tiny_data, tiny_trainer
 
 CONFIGS = Path("configs")
 
 
 @pytest.mark.parametrize("start", [2, 20])
-def test_a_start_after_the_last_epoch_is_an_error(start):
+def test_a_start_after_the_last_epoch_is_an_error(start, tmp_path):
+    short = {"trainer.max_epochs": 2, "data.samples_per_mode": 20, "trainer.default_root_dir": str(tmp_path)}
+    run = build("configs/toy/codid.yaml", short, {"model.discovery.start": start, "trainer.accelerator": "cpu"})
     with pytest.raises(RunError, match=rf"model\.discovery\.start is {start}.*trainer\.max_epochs is 2"):
-        fitted(2, discovery={"start": start})
+        fit(run)
+
+
+def test_a_plain_trainer_warns_because_its_fit_may_be_continued():
+    with pytest.warns(UserWarning, match=r"model\.discovery\.start is 2.*trainer\.max_epochs is 2"):
+        fitted(2, discovery={"start": 2})
 
 
 def test_the_discovery_of_the_trainer_counts():
     data = tiny_data()
-    with pytest.raises(RunError, match=r"model\.discovery\.start is 7"):
+    with pytest.warns(UserWarning, match=r"model\.discovery\.start is 7"):
         tiny_trainer(2, callbacks=[ModeDiscovery(start=7)]).fit(tiny_codid(data), data)
 
 

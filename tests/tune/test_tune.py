@@ -19,8 +19,9 @@ from codid_lightning.experiments.matrix import method_configs
 from codid_lightning.experiments.search import Objective, ReportToOptuna, Search
 from codid_lightning.experiments.spaces import Parameter, read_space
 from codid_lightning.methods.base import DisentanglementModule
-from codid_lightning.training import resolve, runs
+from codid_lightning.training import resolve
 from codid_lightning.training.config import MONITORS
+from codid_lightning.training.identity import flatten
 from datamodules.toy import Toy
 from tests.codid.tiny import tiny_codid, tiny_data, tiny_trainer
 
@@ -92,7 +93,7 @@ def test_every_shipped_space_fits_its_method() -> None:
         trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(0)).ask()
         drawn = {p.key: p.suggest(trial) for p in read_space(resolve(arguments)["space"])}
         config = resolve([*arguments, *(f"--{key}={value}" for key, value in drawn.items())])
-        given = dict(runs.flatten(config))
+        given = dict(flatten(config))
         assert {key: given[key] for key in drawn} == drawn
 
 

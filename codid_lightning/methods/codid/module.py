@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from codid_lightning.clustering import Clustering
-from codid_lightning.errors import RunError
 from codid_lightning.methods.base import DisentanglementModule
 from codid_lightning.methods.codid.discovery import ModeDiscovery
 from codid_lightning.methods.codid.parts.alignments import Alignment, DiscriminatorAlignment, Encoding
@@ -254,21 +253,20 @@ class CoDID(DisentanglementModule):
     def on_fit_start(self) -> None:
         """Check the schedule and, where samples are decoded, the training set."""
         super().on_fit_start()
-        self._check_schedule()
         if self.counterfactuals is not None:
             fast = self.trainer.fast_dev_run  # type: ignore[attr-defined]
             train = self.trainer.datamodule.datasets["train"]  # type: ignore[attr-defined]
             self.counterfactuals.start(train, None if fast else self.trainer.max_epochs)
 
-    def _check_schedule(self) -> None:
-        """Raise if the run would end before the first clustering."""
-        start, epochs = self.discovery.start, self.trainer.max_epochs or 0  # -1 is without end
-        fast: bool = self.trainer.fast_dev_run  # type: ignore[attr-defined]
-        if self.mode_targets() and not fast and 0 < epochs <= start:
-            raise RunError(
-                f"model.discovery.start is {start} and trainer.max_epochs is {epochs}: the run ends before its first "
-                f"clustering. Raise trainer.max_epochs above {start}, or lower model.discovery.start below {epochs}."
-            )
+    def schedule_problem(self, epochs: int) -> str | None:
+        """A run that ends before its first clustering is no CoDID."""
+        start = self.discovery.start
+        if not self.mode_targets() or not 0 < epochs <= start:  # -1 is without end
+            return None
+        return (
+            f"model.discovery.start is {start} and trainer.max_epochs is {epochs}: the run ends before its first "
+            f"clustering. Raise trainer.max_epochs above {start}, or lower model.discovery.start below {epochs}."
+        )
 
     def on_train_start(self) -> None:
         """Clusters are known from the start in a resumed run, and where no target has modes."""
