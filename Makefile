@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: install  ## train on the toy data, print the table, draw the decision boundaries
+demo: install  ## train on colored digits, show what CoDID does where the colors change
 	$(RUN) -m codid_lightning demo
 
 test: install  ## style, types and the whole test suite
@@ -22,7 +22,7 @@ test: install  ## style, types and the whole test suite
 
 compat: install  ## the fast tests with the oldest and newest dependencies
 	$(RUN) -m pip install --quiet uv
-	$(RUN) -m benchmarks.compat
+	$(RUN) -m benchmarks.compat --workers $(WORKERS)
 
 install: $(VENV)/.installed  ## the virtual environment alone
 

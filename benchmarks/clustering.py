@@ -271,6 +271,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, help="Where to write the .json and .md, without the suffix.")
     parser.add_argument("--quick", action="store_true", help="Small data sets only.")
+    parser.add_argument("--only", nargs="+", help="These data sets, and not what single steps cost.")
     parser.add_argument("--picture", type=Path, help="Draw the nine-mode toy being clustered and stop.")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -279,9 +280,10 @@ def main() -> None:
         return
     kept = arguments.output.with_suffix(".json") if arguments.output is not None else None
     done: dict[str, Any] = json.loads(kept.read_text()) if kept is not None and kept.is_file() else {}
-    measured = Measured(**done) if done else Measured(costs(), [], [])
+    measured = Measured(**done) if done else Measured({} if arguments.only else costs(), [], [])
     for problem in problems(os.environ.get("CODID_DATA_ROOT"), arguments.quick):
-        if all(row["data"] != problem.name for row in measured.rows):
+        wanted = arguments.only is None or problem.name in arguments.only
+        if wanted and all(row["data"] != problem.name for row in measured.rows):
             measured.rows.extend(compare(problem))
             measured.moves.extend(ratios(problem) if problem.name.startswith("z1") else ())
             print(measured.rows[-1], flush=True)

@@ -24,10 +24,11 @@ import numpy as np
 import torch
 from lightning import Callback, Trainer, seed_everything
 from rich.progress import Progress
-from rows import append_row, rows_of
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.rows import append_row, rows_of
 from codid_lightning import Base, CoDID, ModeDiscovery
 from codid_lightning.clustering import KMeans, TrueModes
 from codid_lightning.methods.codid.parts.alignments import DiscriminatorAlignment
@@ -122,7 +123,9 @@ def arguments_of(settings: dict[str, Any]) -> dict[str, Any]:
     return found | {"alignment": DiscriminatorAlignment(**of["alignment"], weights=found.pop("weights"))}
 
 
-def train(settings: dict[str, Any] | None, root: Path, seed: int, callback: Callback) -> tuple[Any, CMNIST, dict]:
+def train(
+    settings: dict[str, Any] | None, root: Path, seed: int, epochs: int, callback: Callback
+) -> tuple[Any, CMNIST, dict]:
     """A trained model (BASE without settings), its data and what it logged last."""
     seed_everything(seed, verbose=False)
     data = CMNIST(root=root, seed=seed, val_fraction=1 - PER_DIGIT / DIGITS)
@@ -132,7 +135,7 @@ def train(settings: dict[str, Any] | None, root: Path, seed: int, callback: Call
     else:
         model = CoDID(*facts, **arguments_of(COMMON | settings))
     trainer = Trainer(
-        max_epochs=EPOCHS,
+        max_epochs=epochs,
         accelerator="cpu",
         logger=False,
         callbacks=[callback],
@@ -171,16 +174,19 @@ def color_probe(z: Tensor, mode: Tensor, a2: Tensor) -> float:
     cell = mode * 2 + a2
     weight = (1.0 / cell.bincount().clamp_min(1).double())[cell].numpy()
     order = np.random.default_rng(0).permutation(len(z))
-    fit, score = order[:4000], order[4000:8000]
+    half = min(4000, len(z) // 2)
+    fit, score = order[:half], order[half : 2 * half]
     x, y = z.numpy(), a2.numpy()
     probe = LogisticRegression(max_iter=300).fit(x[fit], y[fit], sample_weight=weight[fit] / weight[fit].mean())
     return float(probe.score(x[score], y[score], sample_weight=weight[score]))
 
 
-def measure(idea: str, settings: dict[str, Any] | None, root: Path, seed: int, callback: Callback) -> dict[str, Any]:
+def measure(
+    idea: str, settings: dict[str, Any] | None, root: Path, seed: int, epochs: int, callback: Callback
+) -> dict[str, Any]:
     """One row."""
     start = time.process_time()
-    model, data, logged = train(settings, root, seed, callback)
+    model, data, logged = train(settings, root, seed, epochs, callback)
     z, hits, mode, a2 = validate(model, data)
     row: dict[str, Any] = {"idea": idea, "seed": seed, "cpu_seconds": round(time.process_time() - start)}
     row |= dict(zip(FIELDS[2:5], shifted_accuracies(hits, mode, a2, data.p), strict=True))
@@ -200,6 +206,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("results/ideas.csv"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--only", nargs="+", choices=["base", *IDEAS], help="these ideas")
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     every: dict[str, dict[str, Any] | None] = {"base": None, **IDEAS}
@@ -207,7 +214,8 @@ def main() -> int:
     todo = [(idea, seed) for seed in options.seeds for idea in options.only or every if (idea, seed) not in known]
     with Progress() as bar:
         for idea, seed in todo:
-            row = measure(idea, every[idea], options.root, seed, Quiet(bar, bar.add_task(idea, total=EPOCHS)))
+            advance = Quiet(bar, bar.add_task(idea, total=options.epochs))
+            row = measure(idea, every[idea], options.root, seed, options.epochs, advance)
             append_row(options.output, FIELDS, row)
             bar.console.print(row)
     return 0

@@ -29,6 +29,7 @@ from tests.faults.victims import (
     last_checkpoint,
     leftovers,
     load,
+    other_filesystem,
     run,
     strike,
 )
@@ -110,10 +111,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--root", type=Path, default=Path("/dev/shm"), help="where runs are kept")  # noqa: S108
+    parser.add_argument("--root", type=Path, default=other_filesystem(), help="where runs are kept")
     parser.add_argument("--output", type=Path, default=Path("results/kills.md"))
     arguments = parser.parse_args()
     dice = random.Random(arguments.seed)
+    arguments.root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=arguments.root) as place:
         root = Path(place)
         tally = Tally(arguments.seed, root.stat().st_dev != Path(tempfile.gettempdir()).stat().st_dev)

@@ -83,27 +83,27 @@ def invariance(examples: int) -> str:
     return f"{title}\n\n{table(['what is changed', 'sets', 'clustered alike'], rows)}"
 
 
-def large_sets() -> Iterator[tuple[str, np.ndarray]]:
+def large_sets(samples: int) -> Iterator[tuple[str, np.ndarray]]:
     """Sets whose products are taken in float32."""
     generator = np.random.default_rng(0)
     for distance in (16, 6):
-        y, means = generator.integers(20, size=35_000), generator.normal(size=(20, 128)) * distance / 16
-        heavy = generator.standard_t(5, size=(35_000, 128))
+        y, means = generator.integers(20, size=samples), generator.normal(size=(20, 128)) * distance / 16
+        heavy = generator.standard_t(5, size=(samples, 128))
         yield f"20 clusters, {distance} apart, tails of Student's t", (means[y] + heavy).astype(np.float32)
     if root := os.environ.get("CODID_DATA_ROOT"):
         images = FashionMNIST(root, train=True).data[:20_000]
         yield "images of Fashion-MNIST", images.flatten(1).numpy().astype(np.float32) / 255
 
 
-def precision() -> str:
+def precision(samples: int) -> str:
     """The same samples as float32, as a network gives them, and as float64, which all products are then taken in."""
     rows = []
-    for name, x in large_sets():
+    for name, x in large_sets(samples):
         ends, seconds = [], []
-        for samples in (x, x.astype(np.float64)):
+        for written in (x, x.astype(np.float64)):
             began = time.process_time()
-            model = DPGMM(deterministic=True).fit(samples)
-            ends.append(model.refine(samples, move="split").refine(samples, move="merge"))
+            model = DPGMM(deterministic=True).fit(written)
+            ends.append(model.refine(written, move="split").refine(written, move="merge"))
             seconds.append(time.process_time() - began)
         same = float((ends[0].labels_ == ends[1].labels_).mean())
         counts = f"{ends[0].n_clusters_}, {ends[1].n_clusters_}"
@@ -119,10 +119,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--examples", type=int, default=1000)
+    parser.add_argument("--samples", type=int, default=35_000, help="of the sets with products in float32")
     parser.add_argument("--output", type=Path, default=Path("results/quantities.md"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    parts = [precision(), recovery(arguments.seeds, samples=3000), invariance(arguments.examples)]
+    parts = [precision(arguments.samples), recovery(arguments.seeds, samples=3000), invariance(arguments.examples)]
     arguments.output.write_text("\n".join(parts))
     print("\n".join(parts))
 

@@ -29,7 +29,7 @@ from codid_lightning import CoDID
 from codid_lightning.methods.base import DisentanglementModule
 from codid_lightning.methods.codid.discovery import ModeDiscovery
 from codid_lightning.training.callbacks.stopping import StopOnSignal
-from tests.faults.victims import CODID, assert_same_end, logged, run, run_ranks
+from tests.faults.victims import CODID, assert_same_end, logged, other_filesystem, run, run_ranks
 
 EPOCHS, BATCHES, SAMPLES = 4, 14, 16  # of the runs: epochs (pre-training, first clusters, split, merge), batches, size
 COMMAND = ["fit", *CODID, "--trainer.max_epochs", EPOCHS, "--run_dir", "run"]
@@ -112,12 +112,13 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--root", type=Path, default=Path("/dev/shm"), help="where runs are kept")  # noqa: S108
+    parser.add_argument("--root", type=Path, default=other_filesystem(), help="where runs are kept")
     parser.add_argument("--output", type=Path, default=Path("results/resumes.md"))
     arguments = parser.parse_args()
     dice = random.Random(arguments.seed)
     tallies: list[Tally] = []
     began = time.monotonic()
+    arguments.root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=arguments.root) as place:
         root = Path(place)
         run(["--version"], root)  # the server of processes imports everything first
@@ -125,7 +126,7 @@ def main() -> None:
             tallies.append(tally := Tally(ranks, workers))
             (whole := root / f"{ranks}-{workers}").mkdir()
             undisturbed = tally.undisturbed(whole)
-            for event, nth in dice.sample(POINTS, arguments.points):
+            for event, nth in dice.sample(POINTS, min(arguments.points, len(POINTS))):
                 (folder := whole / "stopped").mkdir()
                 tally.point(event, nth, dice.randrange(ranks), folder, undisturbed)
                 shutil.rmtree(folder)

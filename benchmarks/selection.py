@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,8 @@ def main() -> None:
     for dataset in sorted({run.dataset for run in runs if "test3/acc" in run.metrics}):
         for seed in sorted({run.seed for run in runs if run.dataset == dataset}):
             table += rows(runs, dataset, seed)
+    if not table:
+        sys.exit(f"{arguments.root} holds no run of `counterfactual` that its gate accepted.")
     with arguments.output.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
         writer.writeheader()

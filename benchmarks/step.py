@@ -61,7 +61,7 @@ def clustered(module: CoDID, a: torch.Tensor, clusters: int) -> CoDID:
         share=torch.ones(values, slots), means=centres.mean(2), sub_means=centres,
         sub_probs=torch.full((len(a), 2), 0.5), moves=(),
     )  # fmt: skip
-    module.adopt(target, found)
+    module.adopt(target, found, torch.zeros(len(a), module.latent_dim))
     module.generator = torch.Generator().manual_seed(0)
     return module
 
@@ -119,7 +119,8 @@ def refinement(module: CoDID, a: torch.Tensor) -> tuple[float, float]:
     )
     data = SimpleNamespace(encode_dataloader=lambda: loader)
     strategy = SimpleNamespace(batch_to_device=lambda batch, device: batch)
-    trainer: Any = SimpleNamespace(datamodule=data, strategy=strategy)
+    plugin = SimpleNamespace(convert_input=lambda batch: batch)
+    trainer: Any = SimpleNamespace(datamodule=data, strategy=strategy, precision_plugin=plugin)
     encoding = seconds(lambda: ModeDiscovery().encode(trainer, module))
     modes = ModesPerValue(DPGMM(max_rounds=0), [6, 4], 16)
     centres = 4 * torch.randn(10, module.latent_dim)

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import argparse
 import csv
-import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import log10
 from pathlib import Path
 
@@ -22,10 +21,11 @@ import yaml
 from codid_lightning.cli.main import main as codid
 from codid_lightning.training.runs import RESULT, read_result
 
-EPOCHS = {"colored_digits": 25}
+DATASET, EPOCHS = "colored_digits", 25
 TOLERANCE = 0.01
 KEY = "model.init_args.strength"
 SCORES = ("val/acc", "val/worst_acc")
+METHODS = sorted(path.stem for path in Path("configs/baselines").glob("*.yaml"))
 
 
 def decades(method: str) -> list[float]:
@@ -34,7 +34,7 @@ def decades(method: str) -> list[float]:
     return [10.0**e for e in range(round(log10(space["low"])), round(log10(space["high"])) + 1)]
 
 
-def run(directory: Path, dataset: str, method: str, strength: float) -> dict[str, float]:
+def run(directory: Path, dataset: str, method: str, strength: float, epochs: int) -> dict[str, float]:
     """Metrics of one run, trained unless its result is there already; nothing if it diverged."""
     if not (directory / RESULT).is_file():
         overlay = () if method == "base" else ("-c", f"configs/baselines/{method}.yaml")
@@ -42,7 +42,7 @@ def run(directory: Path, dataset: str, method: str, strength: float) -> dict[str
             "run_dir": directory,
             "resume": "true",
             KEY: strength,
-            "trainer.max_epochs": EPOCHS[dataset],
+            "trainer.max_epochs": epochs,
             "trainer.enable_progress_bar": "false",
             "trainer.logger": "false",
         }
@@ -53,13 +53,12 @@ def run(directory: Path, dataset: str, method: str, strength: float) -> dict[str
     return metrics
 
 
-def sweep(root: Path) -> Iterator[tuple[str, str, float, list[float]]]:
+def sweep(root: Path, methods: Sequence[str], epochs: int) -> Iterator[tuple[str, str, float, list[float]]]:
     """Data set, method, strength and validation scores of every run."""
-    methods = {"base": [0.0]} | {path.stem: decades(path.stem) for path in sorted(Path("configs/baselines").glob("*"))}
-    grid = [(method, strength) for method, strengths in methods.items() for strength in strengths]
-    for dataset, (method, strength) in itertools.product(EPOCHS, grid):
-        metrics = run(root / dataset / f"{method}-{strength:g}", dataset, method, strength)
-        yield dataset, method, strength, [metrics.get(score, float("nan")) for score in SCORES]
+    strengths = {"base": [0.0]} | {method: decades(method) for method in methods}
+    for method, strength in ((method, strength) for method, grid in strengths.items() for strength in grid):
+        metrics = run(root / DATASET / f"{method}-{strength:g}", DATASET, method, strength, epochs)
+        yield DATASET, method, strength, [metrics.get(score, float("nan")) for score in SCORES]
 
 
 def choose(rows: list[tuple[str, str, float, list[float]]]) -> dict[str, float]:
@@ -78,8 +77,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=Path("runs/strengths"), help="folder for the runs")
     parser.add_argument("--output", type=Path, default=Path("results/strengths.csv"))
+    parser.add_argument("--only", nargs="+", choices=METHODS, default=METHODS, help="these methods, beside BASE")
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
     options = parser.parse_args()
-    rows = list(sweep(options.root))
+    rows = list(sweep(options.root, options.only, options.epochs))
     chosen = choose(rows)
     options.output.parent.mkdir(exist_ok=True)
     with options.output.open("w", newline="") as file:

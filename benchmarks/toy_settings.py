@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rows import append_row, rows_of
 from torch import Tensor
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.rows import append_row, rows_of
 from codid_lightning.experiments.matrix import method_configs
 from codid_lightning.training import Run, build, quiet
 from datamodules import Toy, ToyFourAttributes

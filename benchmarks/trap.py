@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from ideas import COMMON, DIGITS, PER_DIGIT
 from lightning import Trainer, seed_everything
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
@@ -29,6 +28,8 @@ from sklearn.manifold import SpectralEmbedding
 from sklearn.model_selection import cross_val_score
 from torch import Tensor
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.ideas import COMMON, DIGITS, PER_DIGIT
 from codid_lightning import Base
 from codid_lightning.metrics.clustering import mode_scores
 from datamodules import CMNIST
@@ -43,7 +44,7 @@ def plain(z: np.ndarray, k: int) -> np.ndarray:
 
 def whitened(z: np.ndarray, k: int) -> np.ndarray:
     """Its 20 leading components, each as wide as the others."""
-    return PCA(20, whiten=True, random_state=0).fit_transform(z)
+    return PCA(min(20, len(z)), whiten=True, random_state=0).fit_transform(z)
 
 
 def spectral(z: np.ndarray, k: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from datamodules.base import AttributeDataModule, AttributeDataset, DataError, split_indices, stack_columns
 from datamodules.images import bytes_to_unit
-from datamodules.scaling import Scaling
+from datamodules.scaling import Scaling, ScalingKind
 from datamodules.tables import Array, label_names, label_texts, number, number_modes, numeric
 
 _ORIGIN = Path("the arrays")  # where messages say that data come from
@@ -27,7 +27,7 @@ class ArrayDataModule(AttributeDataModule):
         value_names: Names of the values of each attribute, in the order of their numbers.
         mode_sizes: Number of true modes under each value of the first attribute, where known.
         mode_names: Names of the true modes of the first attribute, where known.
-        scaling: How to scale each channel; statistics are those of the training samples.
+        scaling: How to scale each channel, see `Scaling`; statistics are those of the training samples.
         kwargs: Arguments of `AttributeDataModule`.
     """
 
@@ -38,7 +38,7 @@ class ArrayDataModule(AttributeDataModule):
         value_names: Sequence[Sequence[str]],
         mode_sizes: tuple[int, ...] | None = None,
         mode_names: Sequence[str] = (),
-        scaling: Literal["standard", "minmax", "none"] = "standard",
+        scaling: ScalingKind | Literal["none"] = "standard",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -48,12 +48,10 @@ class ArrayDataModule(AttributeDataModule):
         self.mode_sizes = (mode_sizes, *(None for _ in attribute_names[1:]))
         self.test_names = tuple(name for name in splits if name not in ("train", "val"))
         x, a, _ = self.splits["train"]
-        self.input_shape = tuple(x.shape[1:])
         tested = torch.cat([self.splits[name][1] for name in self.test_names or ("val",)])
         self.test_attributes = tuple(q for q in range(a.shape[1]) if bool(torch.isin(tested[:, q], a[:, q]).all()))
-        self.scaling = Scaling(x.shape[1])
-        if scaling != "none" and x.is_floating_point():
-            self.scaling.fit(x, scaling)
+        self.scaling = Scaling(tuple(x.shape[1:]), scaling if x.is_floating_point() else "none").fit(x)
+        self.input_shape = self.scaling.shape
 
     @classmethod
     def from_arrays(
@@ -99,7 +97,7 @@ class ArrayDataModule(AttributeDataModule):
 
     @property
     def origin(self) -> str:
-        """What to clean, for messages."""
+        """What the data are called in messages."""
         return str(_ORIGIN)
 
     def build(self) -> dict[str, AttributeDataset]:
@@ -111,12 +109,12 @@ class ArrayDataModule(AttributeDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         """Names of labels, and the scaling fitted in training."""
-        return {**super().state_dict(), "center": self.scaling.center, "spread": self.scaling.spread}
+        return {**super().state_dict(), **self.scaling.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Check the names, and scale as in training."""
         super().load_state_dict(state_dict)
-        self.scaling.center, self.scaling.spread = state_dict["center"], state_dict["spread"]
+        self.scaling.load_state_dict(state_dict)
 
 
 def _array(values: Any) -> Array:

@@ -77,16 +77,25 @@ class AttributeDataset(Dataset[Batch]):
 class EpochBatches(DistributedSampler[Any]):
     """Index batches whose order is a pure function of (seed, epoch), split over ranks without padding.
 
-    A rank takes every `world`-th sample of a global batch of up to `batch_size * world`, so that no sample is lost or
-    used twice. The sizes of training batches differ by at most one sample: through BatchNorm, a small last batch would
-    disturb the networks at the end of every epoch, just before the evaluation. The class derives from
-    `DistributedSampler` so that Lightning neither replaces nor wraps it.
+    A rank takes every `world`-th sample of a global batch of up to `together` samples, by default `batch_size * world`,
+    so that no sample is lost or used twice. The sizes of training batches differ by at most one sample: through
+    BatchNorm, a small last batch would disturb the networks at the end of every epoch, just before the evaluation. The
+    class derives from `DistributedSampler` so that Lightning neither replaces nor wraps it.
     """
 
     def __init__(
-        self, size: int, batch_size: int, *, shuffle: bool, seed: int = 0, rank: int = 0, world: int = 1
+        self,
+        size: int,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        together: int | None = None,
     ) -> None:
         self.size, self.batch_size, self.shuffle, self.seed = size, batch_size, shuffle, seed
+        self.together = together or batch_size * world
         self.rank, self.world = rank, world
         self.epoch = 0
         self.start = 0  # first batch of the next pass, to continue an interrupted epoch; 0 again after that pass
@@ -111,7 +120,7 @@ class EpochBatches(DistributedSampler[Any]):
         if not self.shuffle:  # evaluation: all samples, contiguous shares
             low, high = (self.size * r // self.world for r in (self.rank, self.rank + 1))
             return [(i, min(i + self.batch_size, high)) for i in range(low, high, self.batch_size)]
-        count = -(-self.size // (self.batch_size * self.world))
+        count = -(-self.size // self.together)
         while count > 1 and self.size // count < 2 * self.world:  # too few for BatchNorm on every rank
             count -= 1
         edges = [self.size * i // max(1, count) for i in range(count + 1)]
@@ -127,7 +136,7 @@ class BatchLoader(DataLoader[Batch]):
         return (self.dataset[index] for index in self.sampler)
 
 
-def seed_of(*keys: int) -> int:
+def derive_seed(*keys: int) -> int:
     """One seed from several integers; seeds of different integers are unrelated."""
     state = 0x9E3779B97F4A7C15
     for key in keys:
@@ -137,7 +146,7 @@ def seed_of(*keys: int) -> int:
 
 def seeded_generator(*keys: int) -> torch.Generator:
     """A generator seeded by several integers."""
-    return torch.Generator().manual_seed(seed_of(*keys))
+    return torch.Generator().manual_seed(derive_seed(*keys))
 
 
 class AttributeDataModule(LightningDataModule, ABC):
@@ -151,6 +160,11 @@ class AttributeDataModule(LightningDataModule, ABC):
             ranks have the same data.
         on_bad_values: Samples with NaN or infinity raise an error, are dropped, or (`impute`) get 0 for these values
             after scaling.
+        global_batch_size: Samples per step of all devices together, in place of `batch_size` for each. The steps are
+            then those of one device, whatever the number of devices.
+        partition: File with a cell of every validation sample, for accuracy in the worst of these cells: a column
+            `cell` in the order of the validation set, see `docs/benchmark.md`. With data of your own, also a column of
+            their file.
     """
 
     title: ClassVar[str]  # the name in tables and figures
@@ -170,12 +184,16 @@ class AttributeDataModule(LightningDataModule, ABC):
         num_workers: int = 0,
         seed: int = 0,
         on_bad_values: Literal["error", "drop", "impute"] = "error",
+        global_batch_size: int | None = None,
+        partition: str | None = None,
     ) -> None:
         super().__init__()
         if batch_size < 2:
             raise DataError(f"data.batch_size is {batch_size}; set it to 2 or more, which BatchNorm needs.")
         self.root, self.batch_size, self.num_workers, self.seed = root, batch_size, num_workers, seed
-        self.on_bad_values = on_bad_values
+        self.on_bad_values, self.global_batch_size = on_bad_values, global_batch_size
+        self.partition = partition
+        self._reference: Tensor | None = None  # read once: the file may change while the run trains
         self.datasets: dict[str, AttributeDataset] = {}
 
     @property
@@ -201,6 +219,16 @@ class AttributeDataModule(LightningDataModule, ABC):
         """Build and check all splits, once for all stages."""
         if not self.datasets:
             self.datasets = {name: self._checked(name, data) for name, data in self.build().items()}
+        if stage == "fit":
+            self.reference_cells()  # a file that does not fit is an error before training
+
+    def reference_cells(self) -> Tensor | None:
+        """The cell (N,) of every validation sample in the reference partition; None without one."""
+        if self.partition is not None and self._reference is None:
+            from datamodules.partition import read_partition
+
+            self._reference = read_partition(self.partition, self.datasets["val"])
+        return self._reference
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Shuffled training batches; an interrupted epoch continues at the batch where it stopped."""
@@ -246,7 +274,7 @@ class AttributeDataModule(LightningDataModule, ABC):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Raise if the names differ from the checkpoint's, or if training would continue with other samples."""
-        self.refuse_other_labels(state_dict)
+        self.check_same_labels(state_dict)
         fitting = self.trainer is not None and self.trainer.state.fn == TrainerFn.FITTING
         trained_on = self._fingerprint()
         if fitting and state_dict.get("trained_on", trained_on) != trained_on:
@@ -255,7 +283,7 @@ class AttributeDataModule(LightningDataModule, ABC):
                 "files below data.root, or start a new run."
             )
 
-    def refuse_other_labels(self, state_dict: dict[str, Any]) -> None:
+    def check_same_labels(self, state_dict: dict[str, Any]) -> None:
         """Raise if the names of attributes or values differ from those of a checkpoint's data."""
         own = AttributeDataModule.state_dict(self)  # a data set may keep more
         del own["trained_on"]
@@ -289,7 +317,14 @@ class AttributeDataModule(LightningDataModule, ABC):
     def _sampler(self, split: str, shuffle: bool) -> EpochBatches:
         rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
         size = len(self.datasets[split])
-        return EpochBatches(size, self.batch_size, shuffle=shuffle, seed=self.seed, rank=rank, world=world)
+        together = self.global_batch_size
+        if together is not None and together < 2 * world:
+            raise DataError(
+                f"data.global_batch_size is {together} for {world} devices; set it to {2 * world} or more: BatchNorm "
+                "needs two samples on each."
+            )
+        own = self.batch_size if together is None else -(-together // world)
+        return EpochBatches(size, own, shuffle=shuffle, seed=self.seed, rank=rank, world=world, together=together)
 
     def _checked(self, split: str, data: AttributeDataset) -> AttributeDataset:
         name = type(self).__name__

@@ -67,7 +67,7 @@ class CWRU(GroupedDataModule):
                 for number in numbers:
                     signal = _drive_end(folder / f"{number}.mat", decimation=4 if fault == _HEALTHY else 1)
                     starts = np.linspace(0, len(signal) - length, count).astype(int)
-                    parts.append((signal[starts[:, None] + np.arange(length)][:, None], fault, load))
+                    parts.append((signal[starts[:, None] + np.arange(length)][:, None], starts, fault, load))
         return collect(parts, self.path)
 
 

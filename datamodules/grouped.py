@@ -20,7 +20,8 @@ from torch import Tensor
 
 from datamodules.base import AttributeDataModule, AttributeDataset, DataError, split_indices, stack_columns
 from datamodules.download import RemoteFile, fetch, locked, unpack
-from datamodules.scaling import Scaling
+from datamodules.scaling import Scaling, ScalingKind
+from datamodules.validation import hold_out
 
 Array = NDArray[Any]
 Folder = Path | zipfile.Path  # unpacked or inside of a zip file
@@ -37,19 +38,24 @@ class Windows(NamedTuple):
     x: Tensor  # (N, C, T)
     a1: Tensor  # (N,)
     a2: Tensor  # (N,)
+    recording: Tensor  # (N,) number of the recording that each window was cut from
+    start: Tensor  # (N,) its first sample, counted within the recording
 
 
 class GroupedDataModule(AttributeDataModule):
     """Leaves one group of values of a_2 out for the test; the other groups are for training and validation.
 
-    Channels are scaled with statistics of the training groups. A data set sets the class attributes and implements
+    Channels are scaled with statistics of the training windows. A data set sets the class attributes and implements
     `locate` and `load`.
 
     Args:
         test_group: The group to test, 0 to `groups` - 1; all have the same number of values of a_2.
-        val_fraction: Share of the windows of the other groups held out for validation. They are drawn at random as in
-            the paper. Windows may overlap in time, so that validation is easier than the test.
-        scaling: `minmax` scales each channel to [-1, 1] (the paper), `standard` to zero mean and unit variance.
+        val_fraction: Share of the windows of the other groups held out for validation.
+        val_split: How they are chosen. Windows of a recording may overlap in time. `blocks`: the first or last part of
+            long recordings and whole short ones, under every (a_1, a_2); windows that share samples with validation
+            are left out of training. `recordings`: the same, but whole recordings wherever an (a_1, a_2) has several.
+            `random`: single windows, as in the paper. Then validation shares samples with training.
+        scaling: Of every channel, see `Scaling`: `minmax` (the paper), `standard`, `log` or `window`.
         download: Fetch missing files into `root`.
     """
 
@@ -64,7 +70,8 @@ class GroupedDataModule(AttributeDataModule):
         self,
         test_group: int = 0,
         val_fraction: float = 0.2,
-        scaling: Literal["minmax", "standard"] = "minmax",
+        val_split: Literal["blocks", "recordings", "random"] = "blocks",
+        scaling: ScalingKind = "minmax",
         download: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -75,8 +82,9 @@ class GroupedDataModule(AttributeDataModule):
             )
         if not 0 < val_fraction < 1:
             raise DataError(f"data.val_fraction is {val_fraction}; it must lie between 0 and 1.")
-        self.test_group, self.val_fraction, self.scaling = test_group, val_fraction, scaling
-        self.download = download
+        self.test_group, self.val_fraction, self.val_split = test_group, val_fraction, val_split
+        self.scaling, self.download = Scaling(self.input_shape, scaling), download
+        self.input_shape = self.scaling.shape
 
     @property
     def path(self) -> Path:
@@ -122,16 +130,24 @@ class GroupedDataModule(AttributeDataModule):
                         unpack(file, self.path)
 
     def build(self) -> dict[str, AttributeDataset]:
-        """Train, validation and test, scaled with statistics of the training groups."""
+        """Train, validation and test, scaled with statistics of the training windows."""
         cache = self._cache()
         windows = _read(cache) if cache is not None and cache.is_file() else self.load()
-        test = self.group_of(windows.a2) == self.test_group
-        x = Scaling(windows.x.shape[1]).fit(windows.x[~test], self.scaling)(windows.x)
         a = stack_columns([windows.a1, windows.a2])
-        rest = (~test).nonzero().flatten()
-        train, val = (rest[part] for part in split_indices(len(rest), self.val_fraction, self.seed))
+        test = self.group_of(windows.a2) == self.test_group
+        train, val = self._divide(windows, a, (~test).nonzero().flatten())
+        x = self.scaling.fit(windows.x[train])(windows.x)
         chosen = {"train": train, "val": val, "test": test}
         return {name: AttributeDataset(x[part], a[part]) for name, part in chosen.items()}
+
+    def _divide(self, windows: Windows, a: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
+        """Training and validation windows among those of the training groups."""
+        if self.val_split == "random":
+            parts = split_indices(len(rest), self.val_fraction, self.seed)
+        else:
+            places = (a[rest], windows.recording[rest], windows.start[rest], windows.x.shape[-1])
+            parts = hold_out(*places, self.val_fraction, self.seed, whole=self.val_split == "recordings")
+        return rest[parts[0]], rest[parts[1]]
 
     def group_of(self, a2: Tensor) -> Tensor:
         """The group of each value of a_2: consecutive values, the same number in each group."""
@@ -141,18 +157,19 @@ class GroupedDataModule(AttributeDataModule):
         key = self.cache_key()
         if key is None:
             return None
-        return self.path / f"windows-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.npz"
+        content = repr((*key, Windows._fields)).encode()
+        return self.path / f"windows-{hashlib.sha256(content).hexdigest()[:16]}.npz"
 
 
-def cut(series: Array, length: int, stride: int) -> Array:
-    """Windows (N, C, length) of a series (T, C); none if the series is shorter than a window."""
+def cut(series: Array, length: int, stride: int) -> tuple[Array, Array]:
+    """Windows (N, C, length) of a series (T, C), and their first samples (N,); none if the series is too short."""
     if len(series) < length:
-        return np.empty((0, series.shape[1], length), dtype=np.float32)
-    view = np.lib.stride_tricks.sliding_window_view(series, length, axis=0)
-    return view[::stride].astype(np.float32)
+        return np.empty((0, series.shape[1], length), dtype=np.float32), np.empty(0, dtype=np.int64)
+    view = np.lib.stride_tricks.sliding_window_view(series, length, axis=0)[::stride]
+    return view.astype(np.float32), stride * np.arange(len(view))
 
 
-def resample(times: Array, series: Array, rate: float, max_gap: float = 1.0) -> list[Array]:
+def resample(times: Array, series: Array, rate: float, max_gap: float = 1.0) -> list[tuple[float, Array]]:
     """Resample unevenly sampled series to a common rate.
 
     Args:
@@ -162,8 +179,8 @@ def resample(times: Array, series: Array, rate: float, max_gap: float = 1.0) -> 
         max_gap: The series is divided at gaps of more seconds, and where time decreases.
 
     Returns:
-        One array (T', C) per part. Values are interpolated on a finer grid, then low-pass filtered and decimated, to
-        avoid aliasing for devices faster than `rate`.
+        For each part the time of its first sample, and an array (T', C). Values are interpolated on a finer grid, then
+        low-pass filtered and decimated, to avoid aliasing for devices faster than `rate`.
     """
     valid = np.isfinite(series).all(1)
     times, series = times[valid], series[valid]
@@ -174,19 +191,21 @@ def resample(times: Array, series: Array, rate: float, max_gap: float = 1.0) -> 
         fine = np.arange(t[0], t[-1], 1 / (rate * _OVERSAMPLING)) if len(t) > 1 else np.empty(0)
         if len(fine) > _OVERSAMPLING:
             dense = np.stack([np.interp(fine, t, channel) for channel in values.T], axis=1)
-            stretches.append(resample_poly(dense, 1, _OVERSAMPLING, axis=0, padtype="line").astype(np.float32))
+            even = resample_poly(dense, 1, _OVERSAMPLING, axis=0, padtype="line").astype(np.float32)
+            stretches.append((float(t[0]), even))
     return stretches
 
 
-def collect(parts: Sequence[tuple[Array, int, int]], where: Path) -> Windows:
-    """Join arrays of windows (N, C, T), each with one a_1 and one a_2."""
-    parts = [part for part in parts if len(part[0])]
+def collect(recordings: Sequence[tuple[Array, Array, int, int]], where: Path) -> Windows:
+    """Join recordings: their windows (N, C, T) with their first samples (N,), one a_1 and one a_2."""
+    parts = [part for part in recordings if len(part[0])]
     if not parts:
         raise DataError(f"The files in {where} have no complete window; download them again.")
-    sizes = torch.tensor([len(x) for x, _, _ in parts])
-    x = torch.from_numpy(np.concatenate([x for x, _, _ in parts]))
-    a1, a2 = (torch.tensor(labels).repeat_interleave(sizes) for labels in zip(*(p[1:] for p in parts), strict=True))
-    return Windows(x, a1, a2)
+    windows, starts, *labels = zip(*parts, strict=True)
+    sizes = torch.tensor([len(x) for x in windows])
+    a1, a2, recording = (torch.tensor(v).repeat_interleave(sizes) for v in (*labels, range(len(parts))))
+    x, start = (torch.from_numpy(np.concatenate(part)) for part in (windows, starts))
+    return Windows(x, a1, a2, recording, start)
 
 
 def archive(folder: Path, name: str, marker: str) -> Folder | None:

@@ -85,9 +85,12 @@ class HHAR(GroupedDataModule):
         for (user, _, activity), pieces in sorted(recordings.items()):
             whole = np.concatenate(pieces)
             labels = self._index(0, activity), self._index(1, user)
-            for series in resample(whole[:, 0] / 1e9, whole[:, 1:], _RATE):  # time is in ns
-                parts.append((cut(series, self.input_shape[1], _STRIDE), *labels))
-        return collect(parts, self.path)
+            for seconds, series in resample(whole[:, 0] / 1e9, whole[:, 1:], _RATE):  # time is in ns
+                x, start = cut(series, self.input_shape[1], _STRIDE)
+                parts.append((x, start + round(seconds * _RATE), *labels))
+        windows = collect(parts, self.path)
+        # A user's phones record the same movements: one recording, so that only one split has a movement.
+        return windows._replace(recording=windows.a1 * self.attribute_sizes[1] + windows.a2)
 
     def _rows(self) -> Iterable[pd.DataFrame]:
         """Parts of the file, with the chosen phones and a known activity (not "null")."""

@@ -109,6 +109,13 @@ class OwnData(AttributeDataModule):
         labels = dict(zip(self.attribute_names, map(list, self.value_names), strict=True))
         return {**super().state_dict(), "arguments": {"labels": labels}}
 
+    def reference_cells(self) -> Tensor | None:
+        """The cell (N,) of every validation sample, from a column of the user's file or from another file."""
+        rows = self.datasets["val"].rows if "val" in self.datasets else None
+        if self.partition not in self.table or rows is None:
+            return super().reference_cells()
+        return self._numbers(self.partition, "partition")[1][rows]
+
     def column(self, name: str | None, argument: str) -> Array:
         """The column of the file that an argument names."""
         if name is None or name not in self.table:

@@ -23,7 +23,9 @@ class MFD(GroupedDataModule):
 
     Reads the public `<condition>_<bearing>_<number>.mat` files in any folder below `root`/MFD. If there are
     `train_<condition>.pt` and `test_<condition>.pt` of AdaTime's preprocessing, it reads these instead. Their
-    conditions (0 to 3, or a to d) are in the order of `value_names`, their labels are healthy, inner, outer.
+    conditions (0 to 3, or a to d) are in the order of `value_names`, their labels are healthy, inner, outer. They do
+    not say which windows are of one recording, so each counts as one: if they overlap, validation does share samples
+    with training.
 
     Args:
         recordings: Recordings read per bearing and condition, of 20; null for all. The paper does not state it; 2
@@ -70,11 +72,12 @@ class MFD(GroupedDataModule):
         """All windows."""
         files = self.locate()
         if files[0].suffix == ".pt":
-            return _joined([self._prepared(path) for path in files])
+            prepared = Windows(*map(torch.cat, zip(*map(self._prepared, files), strict=True)))
+            return prepared._replace(recording=torch.arange(len(prepared.x)))
         parts = []
         for path in files:
             fault, condition = self._labels(path) or (-1, -1)
-            parts.append((cut(_vibration(path)[:, None], self.input_shape[1], self.stride), fault, condition))
+            parts.append((*cut(_vibration(path)[:, None], self.input_shape[1], self.stride), fault, condition))
         return collect(parts, self.path)
 
     def _labels(self, path: Path) -> tuple[int, int] | None:
@@ -99,11 +102,10 @@ class MFD(GroupedDataModule):
                 f"{path} holds {tuple(x.shape)} samples and {len(labels)} labels of condition {condition!r}; expected "
                 f"windows of {length} and a condition 0 to 3 or a to d."
             )
-        return Windows(x.reshape(-1, 1, length).float(), labels.long(), torch.full((len(x),), number))
-
-
-def _joined(parts: list[Windows]) -> Windows:
-    return Windows(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+        unknown = torch.zeros(len(x), dtype=torch.long)  # the files do not say which windows are of one recording
+        return Windows(
+            x.reshape(-1, 1, length).float(), labels.long(), torch.full_like(unknown, number), unknown, unknown
+        )
 
 
 def _vibration(path: Path) -> Array:

@@ -13,7 +13,7 @@ from torch import Tensor
 from datamodules.base import DataError
 from datamodules.images import bytes_to_unit, read_images
 from datamodules.labelled import OwnData
-from datamodules.scaling import Scaling
+from datamodules.scaling import Scaling, ScalingKind
 from datamodules.tables import numeric
 
 
@@ -23,23 +23,24 @@ class OwnArrays(OwnData):
     Args:
         inputs: The array of an `.npz` that holds the inputs, (N, ...), by default `x`; or the columns of a table, by
             default all numeric ones that are not named otherwise. Bytes become numbers in [0, 1].
-        scaling: Of every channel (second dimension), with statistics of the training rows that a checkpoint keeps:
-            `standard` to zero mean and unit variance, `minmax` to [-1, 1].
+        scaling: Of every channel (second dimension), with statistics of the training rows, which a checkpoint keeps:
+            `standard` to zero mean and unit variance, `minmax` to [-1, 1], `log`, and `window` for series; see
+            `Scaling`.
     """
 
     def __init__(
         self,
         inputs: str | list[str] | None = None,
-        scaling: Literal["standard", "minmax", "none"] = "standard",
+        scaling: ScalingKind | Literal["none"] = "standard",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.inputs = self._input_names(inputs)
         self.x = self._inputs()
-        self.input_shape = tuple(self.x.shape[1:])
-        self.scaling = Scaling(self.x.shape[1])
-        if scaling != "none" and self.x.is_floating_point() and "train" in self.rows:
-            self.scaling.fit(self.x[self.rows["train"]], scaling)
+        self.scaling = Scaling(tuple(self.x.shape[1:]), scaling if self.x.is_floating_point() else "none")
+        self.input_shape = self.scaling.shape
+        if "train" in self.rows:
+            self.scaling.fit(self.x[self.rows["train"]])
 
     def samples(self) -> tuple[Tensor, Callable[[Tensor], Tensor] | None]:
         """The arrays as read; scaling comes with the batch, so that a checkpoint's can take its place."""
@@ -49,12 +50,12 @@ class OwnArrays(OwnData):
         """Names, and the scaling that training fitted."""
         state = super().state_dict()
         state["arguments"]["inputs"] = self.inputs
-        return {**state, "center": self.scaling.center, "spread": self.scaling.spread}
+        return {**state, **self.scaling.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Check the names, and scale as training did."""
         super().load_state_dict(state_dict)
-        self.scaling.center, self.scaling.spread = state_dict["center"], state_dict["spread"]
+        self.scaling.load_state_dict(state_dict)
 
     def place_of_bad_values(self, x: Tensor) -> str:
         """The columns of a table, or the array."""
@@ -68,7 +69,7 @@ class OwnArrays(OwnData):
             inputs = inputs or "x"
         if inputs:
             return [inputs] if isinstance(inputs, str) else inputs
-        named = {*self.attribute_names, self.mode, self.group, self.split}
+        named = {*self.attribute_names, self.mode, self.group, self.split, self.partition}
         free = [name for name in self.table if name not in named]
         # pandas calls a column without a header `Unnamed`: the row numbers it wrote itself
         columns = [c for c in free if self.table[c].dtype.kind in "biuf" and not c.startswith("Unnamed:")]
@@ -129,7 +130,7 @@ class OwnImages(OwnData):
 
 
 class Pictures:
-    """Image files, read by number."""
+    """Image files, read by index."""
 
     def __init__(self, paths: Sequence[Path], size: int) -> None:
         missing = [path for path in paths if not path.is_file()]

@@ -72,8 +72,8 @@ class RealWorld(GroupedDataModule):
                     warnings.warn(f"{file} is missing; user {user} trains and tests without it.", stacklevel=2)
                     continue
                 for recording in _recordings(file):
-                    for series in resample(recording[:, 0] / 1000, recording[:, 1:], _RATE):  # time is in ms
-                        parts.append((cut(series, self.input_shape[1], _STRIDE), activity, user - 1))
+                    for _, series in resample(recording[:, 0] / 1000, recording[:, 1:], _RATE):  # time is in ms
+                        parts.append((*cut(series, self.input_shape[1], _STRIDE), activity, user - 1))
         return collect(parts, self.path)
 
 

@@ -20,23 +20,28 @@ from datamodules.base import DataError
 Array = NDArray[Any]
 Table = dict[str, Array]
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
+FORMATS = (".npz", ".parquet", *_SEPARATORS)
 
 
-def read_table(file: Path) -> Table:
-    """Columns of a table, or arrays of an archive, by name; code in the file is not executed."""
-    if file.suffix not in (".npz", ".parquet", *_SEPARATORS):
-        raise DataError(f"data.file is {file}; it should end in .npz, .csv, .tsv or .parquet.")
+def read_table(file: Path, key: str = "data.file") -> Table:
+    """Columns of a table, or arrays of an archive, by name; code in the file is not executed.
+
+    Messages name the `key` that chose the file.
+    """
+    if file.suffix not in FORMATS:
+        raise DataError(f"{key} is {file}; it should end in .npz, .csv, .tsv or .parquet.")
     if not file.is_file():
-        raise DataError(f"There is no file {file}; data.file must be relative to data.root.")
+        raise DataError(f"There is no file {file}; {key} must be relative to data.root.")
     try:
         table = _archive(file) if file.suffix == ".npz" else _columns(file)
     except ImportError as error:
         raise DataError("Parquet files need `pip install codid-lightning[parquet]`.") from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         hint = " Save text as an array of strings, not of objects." if "allow_pickle" in str(error) else ""
-        raise DataError(f"Cannot read {file} (data.file): {error}.{hint}") from error
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise DataError(f"Cannot read {file} ({key}): {reason}.{hint}") from error
     if not table or not any(values.size for values in table.values()):
-        raise DataError(f"{file} (data.file) has no rows.")
+        raise DataError(f"{file} ({key}) has no rows.")
     return table
 
 
@@ -66,9 +71,17 @@ def _values(column: pd.Series) -> Array:
 def numeric(values: Array, name: str, file: Path) -> Tensor:
     """Inputs as floats; bytes stay bytes."""
     if values.dtype.kind not in "biuf":
-        raise DataError(f"The inputs `{name}` of {file} are of type {values.dtype}, not numbers.")
+        raise DataError(f"The inputs `{name}` of {file} are not numbers{_first_text(values)} (data.inputs).")
     tensor = torch.from_numpy(np.array(values))  # a copy: columns of a table may be read-only
     return tensor if values.dtype == np.uint8 else tensor.float()
+
+
+def _first_text(values: Array) -> str:
+    """The first row that is no number, if the values are one per row."""
+    if values.ndim != 1:
+        return f" but of type {values.dtype}"
+    strange = np.flatnonzero(pd.to_numeric(pd.Series(values), errors="coerce").isna() & ~pd.isna(values))
+    return f": row {strange[0]} holds `{values[strange[0]]}`" if len(strange) else f" but of type {values.dtype}"
 
 
 def label_texts(values: Array, name: str, file: Path) -> list[str | None]:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy.signal import butter, sosfiltfilt
+from torch import Tensor
 
 from datamodules.base import DataError
 from datamodules.download import RemoteFile
@@ -91,7 +92,8 @@ class UCIHAR(GroupedDataModule):
             if len({len(rows) for rows in (*x, *labels)}) > 1:
                 raise DataError(f"The files of {folder / split} have different numbers of rows.")
             parts.append((np.stack(x, axis=1), labels[0][:, 0] - 1, labels[1][:, 0] - 1))
-        return Windows(*(torch.from_numpy(np.concatenate(column)) for column in zip(*parts, strict=True)))
+        windows, a1, a2 = (torch.from_numpy(np.concatenate(column)) for column in zip(*parts, strict=True))
+        return Windows(windows, a1, a2, *_recordings(windows))
 
     def _recorded_windows(self, folder: Folder) -> Windows:
         raw = folder / "RawData"
@@ -103,8 +105,17 @@ class UCIHAR(GroupedDataModule):
                 recording = body_acceleration(recording)
             own = segments[(segments[:, 0] == experiment) & (segments[:, 1] == user)]
             for _, _, activity, first, last in own[own[:, 2] <= self.attribute_sizes[0]]:
-                parts.append((cut(recording[first - 1 : last], self.input_shape[1], _STRIDE), activity - 1, user - 1))
+                windows = cut(recording[first - 1 : last], self.input_shape[1], _STRIDE)
+                parts.append((*windows, activity - 1, user - 1))
         return collect(parts, self.path)
+
+
+def _recordings(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Recording and first sample of each window; a window that begins with the second half of the last continues it."""
+    continues = (x[:-1, :, _STRIDE:] == x[1:, :, :_STRIDE]).flatten(1).all(1)
+    first = torch.cat([torch.ones(1, dtype=torch.bool), ~continues])
+    recording = first.long().cumsum(0) - 1
+    return recording, _STRIDE * (torch.arange(len(x)) - first.nonzero().flatten()[recording])
 
 
 def body_acceleration(series: Array) -> Array:

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 FAULTS = "tests/faults/"
+
+
+@pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    """Undo what a test leaves in the environment: Lightning's launchers write variables that the next run reads."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

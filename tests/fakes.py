@@ -24,10 +24,10 @@ def write_idx(path: Path, array: np.ndarray) -> None:
     path.write_bytes(header + array.astype(np.uint8).tobytes())
 
 
-def _idx_images(folder: Path) -> None:
+def _idx_images(folder: Path, per_class: int) -> None:
     rng = np.random.default_rng(0)
     for split in ("train", "t10k"):
-        labels = rng.permutation(np.repeat(np.arange(10), PER_CLASS))
+        labels = rng.permutation(np.repeat(np.arange(10), per_class))
         images = np.zeros((len(labels), 28, 28))
         for image, label in zip(images, labels, strict=True):  # a bar whose place tells the class
             image[2 * label : 2 * label + 6, 4:24] = rng.integers(128, 256)
@@ -35,12 +35,12 @@ def _idx_images(folder: Path) -> None:
         write_idx(folder / f"{split}-labels-idx1-ubyte", labels)
 
 
-def cmnist(root: Path) -> None:
-    _idx_images(root / "MNIST" / "raw")
+def cmnist(root: Path, per_class: int = PER_CLASS) -> None:
+    _idx_images(root / "MNIST" / "raw", per_class)
 
 
 def cfashion_mnist(root: Path) -> None:
-    _idx_images(root / "FashionMNIST" / "raw")
+    _idx_images(root / "FashionMNIST" / "raw", PER_CLASS)
 
 
 def colored_digits(root: Path) -> None:
@@ -70,13 +70,15 @@ def _zip(path: Path, files: dict[str, str | bytes]) -> None:
 ACTIVITIES = "1 WALKING\n2 WALKING_UPSTAIRS\n3 WALKING_DOWNSTAIRS\n4 SITTING\n5 STANDING\n6 LAYING\n"
 
 
-def uci_har(root: Path) -> None:
-    """The public zip: users 1 to 21 in train, 22 to 30 in test, one window per activity."""
+def uci_har(root: Path, windows: int = 1) -> None:
+    """The public zip: users 1 to 21 in train, 22 to 30 in test, windows of one recording per activity."""
     rng = np.random.default_rng(0)
     files: dict[str, str | bytes] = {"UCI HAR Dataset/activity_labels.txt": ACTIVITIES}
     for split, users in (("train", range(1, 22)), ("test", range(22, 31))):
-        rows = [(user, activity) for user in users for activity in range(1, 7)]
-        body = np.stack([_wave(rng, 128, activity) for _, activity in rows])  # (N, 128, 3)
+        recorded = [(user, activity) for user in users for activity in range(1, 7)]
+        waves = [_wave(rng, 64 * (windows + 1), activity) for _, activity in recorded]
+        body = np.stack([wave[64 * i : 64 * i + 128] for wave in waves for i in range(windows)])  # (N, 128, 3)
+        rows = [labels for labels in recorded for _ in range(windows)]
         for signal, gravity in (("body", 0.0), ("total", 1.0)):
             for axis, name in enumerate("xyz"):
                 path = f"UCI HAR Dataset/{split}/Inertial Signals/{signal}_acc_{name}_{split}.txt"
@@ -86,15 +88,15 @@ def uci_har(root: Path) -> None:
     _zip(root / "UCIHAR" / "UCI HAR Dataset.zip", files)
 
 
-def hapt(root: Path) -> None:
-    """The raw recordings: one per user, 200 samples of each activity and one postural transition."""
+def hapt(root: Path, samples: int = 200) -> None:
+    """The raw recordings: one per user, so many samples of each activity and one postural transition."""
     rng = np.random.default_rng(0)
     files: dict[str, str | bytes] = {"HAPT Data Set/activity_labels.txt": ACTIVITIES + "7 STAND_TO_SIT\n"}
     segments = []
     for user in range(1, 31):
-        recording = np.concatenate([_wave(rng, 200, activity, offset=1.0) for activity in range(1, 8)])
+        recording = np.concatenate([_wave(rng, samples, activity, offset=1.0) for activity in range(1, 8)])
         files[f"HAPT Data Set/RawData/acc_exp{user:02d}_user{user:02d}.txt"] = _text(recording)
-        segments += [(user, user, activity, 200 * activity - 199, 200 * activity) for activity in range(1, 8)]
+        segments += [(user, user, a, samples * (a - 1) + 1, samples * a) for a in range(1, 8)]
     files["HAPT Data Set/RawData/labels.txt"] = _text(np.array(segments), "%d")
     _zip(root / "HAPT" / "HAPT Data Set.zip", files)
 
@@ -104,14 +106,14 @@ def _csv(times: np.ndarray, series: np.ndarray) -> str:
     return "id,attr_time,attr_x,attr_y,attr_z\n" + "\n".join(rows) + "\n"
 
 
-def realworld(root: Path) -> None:
+def realworld(root: Path, samples: int = 250) -> None:
     """A zip per user and activity with chest and waist; user 4 climbs in nested zips of several recordings."""
     rng = np.random.default_rng(0)
     names = ("climbingup", "climbingdown", "jumping", "lying", "standing", "sitting", "running", "walking")
     for user in range(1, 16):
         for activity, name in enumerate(names):
-            times = 1_435_993_000_000 + np.cumsum(rng.integers(18, 23, 250))  # about 50 Hz, in ms
-            chest = _csv(times, _wave(rng, 250, activity))
+            times = 1_435_993_000_000 + np.cumsum(rng.integers(18, 23, samples))  # about 50 Hz, in ms
+            chest = _csv(times, _wave(rng, samples, activity))
             files: dict[str, str | bytes] = {f"acc_{name}_chest.csv": chest, f"acc_{name}_waist.csv": chest[:200]}
             if user == 4 and name.startswith("climbing"):
                 inner = io.BytesIO()

@@ -154,6 +154,14 @@ def test_result_says_what_was_run(tmp_path):
     assert run.parent.relative_to(run.parents[3]).parts == ("toy", "base", "seed3")
 
 
+def test_cluster_counts_are_printed_where_output_goes(tmp_path, capsys):
+    """Epochs count from 1, as in the progress bar."""
+    clusters = ("--model.discovery.start=1", "--model.discovery.every=1", "--trainer.max_epochs=3")
+    fit_toy(tmp_path, *clusters, config="configs/toy/codid.yaml")
+    printed = [line for line in capsys.readouterr().out.splitlines() if "clusters under each value" in line]
+    assert [line.partition(":")[0] for line in printed] == ["Epoch 2", "Epoch 3"]
+
+
 def test_selection_tests_the_best_epoch(tmp_path):
     run = fit_toy(tmp_path, "--selection=val_worst", "--data.val_fraction=0.5", "--trainer.max_epochs=4")
     log = pd.read_csv(next(run.glob("logs/*/metrics.csv")))

@@ -19,12 +19,15 @@ from tests.fakes import FAKES
 CONFIGS = Path(__file__).parents[1] / "configs"
 FOLDERS = sorted(file.parent.name for file in CONFIGS.glob("*/data.yaml"))
 EXPERIMENTS = sorted(
-    file.relative_to(CONFIGS) for folder in FOLDERS for file in (CONFIGS / folder).glob("*.yaml") if file.stem != "data"
+    file.relative_to(CONFIGS)
+    for folder in FOLDERS
+    for file in (CONFIGS / folder).glob("*.yaml")
+    if file.stem not in ("data", "schedule")
 )
 OVERLAYS = {
     kind: sorted(f.stem for f in (CONFIGS / kind).glob("*.yaml")) for kind in ("baselines", "variants", "methods")
 }
-OTHERS = sorted(file for kind in ("loggers", "callbacks") for file in (CONFIGS / kind).glob("*.yaml"))
+OTHERS = sorted(file for kind in ("callbacks", "loggers") for file in (CONFIGS / kind).glob("*.yaml"))
 SIZES = {"canine_bg": ("--data.image_size=32", "--data.batch_size=4", "--data.val_fraction=0.34")}
 
 pytestmark = pytest.mark.timeout(600)
@@ -101,6 +104,25 @@ def test_every_overlay_resolves_on_every_data_set(dataset):
             assert config["model"] == plain["model"]
 
 
+@pytest.mark.parametrize("dataset", FOLDERS)
+def test_methods_on_a_data_set_share_their_schedule(dataset):
+    """Epochs, learning-rate decay, batches and BatchNorm: a method that trains otherwise cannot be compared."""
+    own = [file.stem for file in (CONFIGS / dataset).glob("*.yaml") if file.stem not in ("data", "schedule")]
+    short = [] if dataset.startswith("toy") else ["configs/schedules/short.yaml"]  # part of what we recommend
+    found = set()
+    for method in {*own, *OVERLAYS["baselines"], *(OVERLAYS["variants"] if "codid" in own else ())}:
+        files = [*method_configs(dataset, method), *short]
+        config = resolve([part for file in files for part in ("-c", str(file))])
+        batches, callbacks = config["data"]["init_args"]["batch_size"], config["trainer"]["callbacks"]
+        decay = config["model"]["init_args"]["decay_from"]
+        found.add((config["trainer"]["max_epochs"], decay, batches, str(callbacks)))
+    assert len(found) == 1, found
+    if (CONFIGS / dataset / "schedule.yaml").is_file():
+        plain = [method for method in own if method != "codid_adaptive"]
+        written = [yaml.safe_load((CONFIGS / dataset / f"{method}.yaml").read_text()) for method in plain]
+        assert {str(config.get("overlays")) for config in written} == {"schedule.yaml"}
+
+
 def test_names_in_results_are_those_of_the_files():
     for experiment in EXPERIMENTS:
         config = resolve(["-c", str(CONFIGS / experiment)])
@@ -115,7 +137,8 @@ def test_every_method_has_one_title():
     """The same in all its configs, and its own: an overlay without a title would inherit that of the config below."""
     files = [CONFIGS / experiment for experiment in EXPERIMENTS]
     files += [CONFIGS / kind / f"{name}.yaml" for kind, names in OVERLAYS.items() for name in names]
-    found = {(config["method"], config.get("title")) for config in map(yaml.safe_load, map(Path.read_text, files))}
+    configs = [yaml.safe_load(file.read_text()) for file in files]
+    found = {(config["method"], config.get("title")) for config in configs if set(config) != {"overlays"}}
     assert dict(found) == {method: title for method, title in shipped_titles().items() if method != "truth"}
     assert len(found) == len(dict(found)) == len({title for _, title in found})
 

@@ -34,7 +34,9 @@ FACTS = {
 
 
 def config(dataset, method):
-    return yaml.safe_load((CONFIGS / dataset / f"{method}.yaml").read_text())
+    """A config file, with the schedule that it shares with the others of its data set."""
+    found = yaml.safe_load((CONFIGS / dataset / f"{method}.yaml").read_text())
+    return {**found, "trainer": yaml.safe_load((CONFIGS / dataset / "schedule.yaml").read_text())["trainer"]}
 
 
 @pytest.mark.parametrize("dataset", SETTINGS)

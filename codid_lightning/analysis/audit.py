@@ -7,12 +7,13 @@ its "modes" are that attribute; then `Finding.disguised` is true, and nothing is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Literal
 
 import torch
-from scipy.stats import chi2_contingency, fisher_exact
+from scipy.stats import binomtest, chi2_contingency, fisher_exact
 from torch import Tensor
 
 from codid_lightning import metrics
@@ -72,8 +73,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class AuditCell:
-    """Test samples of one mode and one value of another attribute."""
+    """Samples of one test set, one mode and one value of another attribute."""
 
+    test: str
     mode: int
     attribute: int
     value: int
@@ -90,6 +92,15 @@ class AuditCell:
 
 
 @dataclass(frozen=True)
+class Fall:
+    """Two test sets between which the accuracy of the first attribute differs."""
+
+    best: str
+    worst: str
+    p_value: float  # two-sided, Holm-adjusted over all pairs of test sets
+
+
+@dataclass(frozen=True)
 class Audit:
     """The results of an audit."""
 
@@ -98,6 +109,7 @@ class Audit:
     findings: list[Finding]
     cells: list[AuditCell]  # worst first
     accuracies: dict[str, tuple[float, int]]  # of the first attribute by test set, with the number of samples
+    fall: Fall | None  # the largest of those that are significant and notable
     probed: str  # the test set that leakage is measured on
 
     @property
@@ -108,23 +120,9 @@ class Audit:
         return "unclear" if any(f.disguised for f in self.findings) else "no"
 
     @property
-    def falls(self) -> bool:
-        """Whether the accuracy depends on the test set, significantly and notably."""
-        best, worst = self.extremes
-        (high, n), (low, m) = self.accuracies[best], self.accuracies[worst]
-        table = [[round(low * m), m - round(low * m)], [round(high * n), n - round(high * n)]]
-        return high - low >= GAP and float(fisher_exact(table, alternative="less").pvalue) < LEVEL
-
-    @property
-    def extremes(self) -> tuple[str, str]:
-        """The test sets with the highest and the lowest accuracy."""
-        order = sorted(self.accuracies, key=self.accuracies.__getitem__)
-        return order[-1], order[0]
-
-    @property
     def hurt(self) -> bool:
         """Is the model hurt?"""
-        return self.falls or any(cell.hurt for cell in self.cells)
+        return self.fall is not None or any(cell.hurt for cell in self.cells)
 
 
 def audit(run: LoadedRun) -> Audit:
@@ -133,13 +131,14 @@ def audit(run: LoadedRun) -> Audit:
     tests = {name: encode(run.model, run.data.datasets[name]) for name in run.data.test_names}
     modes = discover(run.model, train)
     probed = "test2" if "test2" in tests else run.data.test_names[0]
-    pooled = Encoded(*(torch.cat([getattr(t, name) for t in tests.values()]) for name in vars(train)))
+    right = {name: test.predicted[:, 0] == test.a[:, 0] for name, test in tests.items()}
     return Audit(
         modes=modes,
         associations=associations(modes, train),
         findings=findings(modes, train, tests[probed], run.data.attribute_sizes),
-        cells=cells(modes, train, pooled),
-        accuracies={name: (float((t.predicted == t.a)[:, 0].double().mean()), len(t.a)) for name, t in tests.items()},
+        cells=cells(modes, train, tests),
+        accuracies={name: (_share(hits), len(hits)) for name, hits in right.items()},
+        fall=largest_fall(right),
         probed=probed,
     )
 
@@ -196,8 +195,20 @@ def findings(modes: Modes, train: Encoded, test: Encoded, sizes: Sequence[int]) 
     ]
 
 
-def cells(modes: Modes, train: Encoded, test: Encoded) -> list[AuditCell]:
-    """Accuracy of the first attribute in every cell (mode, value of another attribute), the worst first."""
+def cells(modes: Modes, train: Encoded, tests: Mapping[str, Encoded]) -> list[AuditCell]:
+    """Accuracy of the first attribute in every cell (mode, value of another attribute), the worst first.
+
+    Each test set is tested alone: often they hold the same samples under other values of the other attributes, and a
+    sample may count only once in a test. Holm's correction holds for dependent tests, too.
+    """
+    found = [cell for name, test in tests.items() for cell in _cells_of(name, test, modes, train)]
+    adjusted = metrics.holm([cell.p_value for cell in found])
+    found = [replace(cell, p_value=p) for cell, p in zip(found, adjusted, strict=True)]
+    return sorted(found, key=lambda cell: (not cell.hurt, cell.accuracy))
+
+
+def _cells_of(name: str, test: Encoded, modes: Modes, train: Encoded) -> list[AuditCell]:
+    """The cells of one test set, with p-values before correction."""
     right, labels = test.predicted[:, 0] == test.a[:, 0], modes.of(test.z[:, 0], test.a[:, 0])
     found = []
     for mode in labels.unique().tolist():
@@ -208,13 +219,11 @@ def cells(modes: Modes, train: Encoded, test: Encoded) -> list[AuditCell]:
                 if others.sum() < MIN_GROUP_SIZE:  # too few to compare with: take all modes of the value
                     others = (test.a[:, 0] == mode // modes.slots) & (test.a[:, q] != value)
                 training = int(((modes.labels == mode) & (train.a[:, q] == value)).sum())
-                found.append(_cell((mode, q, value), right[inside], right[others], training))
-    adjusted = metrics.holm([cell.p_value for cell in found])
-    found = [replace(cell, p_value=p) for cell, p in zip(found, adjusted, strict=True)]
-    return sorted(found, key=lambda cell: (not cell.hurt, cell.accuracy))
+                found.append(_cell((name, mode, q, value), right[inside], right[others], training))
+    return found
 
 
-def _cell(place: tuple[int, int, int], right: Tensor, others: Tensor, training: int) -> AuditCell:
+def _cell(place: tuple[str, int, int, int], right: Tensor, others: Tensor, training: int) -> AuditCell:
     """One cell with its p-value before correction; 1 if there are too few samples to compare."""
     hits, rest = int(right.sum()), int(others.sum())
     comparable = min(len(right), len(others)) >= MIN_GROUP_SIZE
@@ -222,3 +231,30 @@ def _cell(place: tuple[int, int, int], right: Tensor, others: Tensor, training: 
     p = float(fisher_exact(table, alternative="less").pvalue) if comparable else 1.0
     elsewhere = rest / len(others) if len(others) else float("nan")
     return AuditCell(*place, hits / len(right), len(right), training, elsewhere, p)
+
+
+def largest_fall(right: Mapping[str, Tensor]) -> Fall | None:
+    """The largest difference of accuracy between two test sets that is significant and notable; None if there is none.
+
+    Args:
+        right: Whether each sample (N,) of a test set is predicted rightly. Sets of the same size are compared sample by
+            sample, because they may hold the same samples in the same order.
+    """
+    pairs = [sorted(pair, key=lambda name: -_share(right[name])) for pair in combinations(right, 2)]
+    adjusted = metrics.holm([_difference(right[best], right[worst]) for best, worst in pairs])
+    falls = [Fall(best, worst, p) for (best, worst), p in zip(pairs, adjusted, strict=True) if p < LEVEL]
+    sizes = {fall: _share(right[fall.best]) - _share(right[fall.worst]) for fall in falls}
+    return max((fall for fall in falls if sizes[fall] >= GAP), key=sizes.__getitem__, default=None)
+
+
+def _share(hits: Tensor) -> float:
+    return float(hits.double().mean())
+
+
+def _difference(one: Tensor, other: Tensor) -> float:
+    """Two-sided p-value of equal accuracy: McNemar's exact test of pairs, or Fisher's of sets of different sizes."""
+    if len(one) != len(other):
+        table = [[int(hits.sum()), int((~hits).sum())] for hits in (one, other)]
+        return float(fisher_exact(table).pvalue)
+    gained, lost = int((one & ~other).sum()), int((other & ~one).sum())
+    return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0

@@ -14,12 +14,13 @@ from codid_lightning import metrics
 from codid_lightning.methods.base import DisentanglementModule
 from codid_lightning.methods.codid.parts.splits import LearnedSplits
 from codid_lightning.methods.codid.target import Target
+from codid_lightning.methods.hardware import like_parameters
 from codid_lightning.metrics.information import joint_labels
 from codid_lightning.training import runs
 from codid_lightning.training.loading import LoadedRun as LoadedRun
 from codid_lightning.training.loading import load_data as load_data
 from codid_lightning.training.loading import load_run as load_run
-from datamodules.base import AttributeDataModule, AttributeDataset
+from datamodules.base import AttributeDataModule, AttributeDataset, Batch
 
 MIN_GROUP_SIZE = 10  # below, the accuracy of a group is mostly chance
 
@@ -43,9 +44,11 @@ def encode(model: DisentanglementModule, data: AttributeDataset, batch_size: int
     """Representations and predictions of a whole split, on the CPU."""
     z, predicted = [], []
     for index in torch.arange(len(data)).split(batch_size):
-        part = model(data[index]["x"].to(model.device))
+        batch = data[index]
+        x, a = like_parameters(batch["x"], model), batch["a"].to(model.device)
+        part = model.represent(Batch(x=x, a=a, mode=batch["mode"], index=batch["index"]))
         z.append(part.float().cpu())
-        logits = (predictor(part[:, q]) for q, predictor in enumerate(model.predictors))
+        logits = model.attribute_logits(part, batch["a"].to(model.device))
         predicted.append(torch.stack([logit.argmax(1) for logit in logits], dim=1).cpu())
     return Encoded(torch.cat(z), data.a, data.mode, torch.cat(predicted))
 
@@ -85,7 +88,7 @@ def prediction_scores(name: str, test: Encoded, data: AttributeDataModule) -> di
 
 
 def leakage_scores(name: str, train: Encoded, test: Encoded) -> dict[str, float]:
-    """How far test from training representations, and what a linear probe reads out of z_1."""
+    """A-distance of z_1 between training and test data, and accuracy of linear probes on z_1."""
     z1 = test.z[:, 0]
     is_test = torch.arange(len(train.z) + len(z1)) >= len(train.z)
     scores = {
@@ -98,7 +101,7 @@ def leakage_scores(name: str, train: Encoded, test: Encoded) -> dict[str, float]
 
 
 def disentanglement_scores(train: Encoded, test: Encoded, attributes: Sequence[int]) -> dict[str, float]:
-    """MI and DCI-I of an uncorrelated test set: what z_1 knows of the others, and what each z_q lacks of its own."""
+    """MI (of z_1 and the other attributes) and DCI-I (of z_q and its own attribute) of an uncorrelated test set."""
     z1, rest = test.z[:, 0], test.z[:, 1:].flatten(1)
     scores = {
         "disentanglement/mi": metrics.probe_information(z1, test.others(0)),
@@ -129,15 +132,15 @@ def cluster_scores(model: DisentanglementModule, target: Target, train: Encoded)
         if splits is not None:
             device = target.labels.device
             z, values = train.z[:, q].to(device), train.a[:, q].to(device)
-            halves = splits.propose(target, z, values).argmax(1).cpu()
+            halves = splits.halves(target, z, values).argmax(1).cpu()
             scores["modes/subcluster_acc"] = metrics.subcluster_accuracy(halves, modes, clusters)
     prefix = "modes/" if q == 0 else f"modes/a{q + 1}/"
     return {name.replace("modes/", prefix): score for name, score in scores.items()}
 
 
 def record(run: LoadedRun, scores: Mapping[str, float]) -> Path | None:
-    """Add scores to the run's `result.json`; None where the checkpoint belongs to no run with a result."""
-    if run.directory is None or not (run.directory / runs.RESULT).is_file():
+    """Add scores to the run's `result.json`; None for adapted models, and for checkpoints of no run with a result."""
+    if run.settings.get("adapted") or run.directory is None or not (run.directory / runs.RESULT).is_file():
         return None
     before = runs.read_result(run.directory)
     result = runs.Result(**{**before, "metrics": {**before["metrics"], **scores}})

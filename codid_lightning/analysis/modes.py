@@ -8,7 +8,7 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
-from codid_lightning.analysis.evaluation import Encoded
+from codid_lightning.analysis.evaluation import Encoded, LoadedRun, encode
 from codid_lightning.clustering import DPGMM, ModesPerValue
 from codid_lightning.methods.base import DisentanglementModule
 
@@ -66,3 +66,13 @@ def discover(model: DisentanglementModule, train: Encoded) -> Modes:
     count = int(values.max()) + 1
     found = ModesPerValue(DPGMM(deterministic=True), [1] * count, SLOTS, search=True).fit(z, values)
     return Modes(z, values, found.labels, SLOTS, "a Dirichlet-process mixture fitted to z_1")
+
+
+def reference_cells(run: LoadedRun) -> Tensor:
+    """The cell (N,) of every validation sample: its mode, as the run finds them, and its value of the second attribute.
+
+    The modes of validation samples are those of their nearest training samples, see `Modes.of`.
+    """
+    modes = discover(run.model, encode(run.model, run.data.datasets["train"]))
+    val = encode(run.model, run.data.datasets["val"])
+    return modes.of(val.z[:, 0], val.a[:, 0]) * run.data.attribute_sizes[1] + val.a[:, 1]

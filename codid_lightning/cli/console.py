@@ -16,12 +16,13 @@ TRAINER_COMMANDS = {
     "predict": "predictions and representations as files",
 }
 COMMANDS = {
-    "demo": "train on the toy data, print a table, draw decision boundaries",
+    "demo": "train on colored digits, show what CoDID does where the colors change",
     "data": "describe a data set and draw samples",
     "prepare": "build Canine-BG from ImageNet and Places",
     "evaluate": "compute every metric of one run",
     "report": "turn run directories into the paper's tables",
     "figure": "draw a figure of the paper from a run",
+    "adapt": "adapt a trained CoDID to a place of use, from unlabelled samples",
     "audit": "does my data hide correlations, and is my model hurt by them?",
     "benchmark": "run a matrix of data sets, methods, seeds and groups",
     "tune": "search hyperparameters on validation data",

@@ -52,8 +52,9 @@ class Clusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
         Args:
             X: The samples of the last call, in the same order, ``(N, d)``.
             move: Whether merges or splits are proposed; clusterers with a fixed number of clusters ignore it.
-            subcluster_probs: Probabilities of the subclusters for proposed splits, ``(N, 2)``; default: those found
-                by the clusterer.
+            subcluster_probs: Probabilities of the subclusters for proposed splits, in each cluster of the last call,
+                ``(N, K, 2)``, or in whichever cluster a sample comes to be in, ``(N, 2)``; default: those found by the
+                clusterer.
         """
 
     @abstractmethod
@@ -63,6 +64,36 @@ class Clusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def predict(self, X: Array) -> Array:
         """Most probable cluster of each sample, ``(N,)``."""
         return self.predict_proba(X).argmax(1)
+
+    def absorb(self, X: Array, min_size: int) -> int:
+        """Merge each cluster with fewer samples into the one with the nearest mean, the smallest first.
+
+        Args:
+            X: The samples of the last call, ``(N, d)``.
+            min_size: Smallest number of samples of a cluster.
+
+        Returns:
+            The number of clusters that were merged.
+        """
+        moves, parents, before = self.moves_, torch.as_tensor(self.parents_), self.n_clusters_
+        while self.n_clusters_ > 1:
+            sizes = torch.as_tensor(self.labels_).bincount(minlength=self.n_clusters_)
+            small = int(sizes.argmin())
+            if sizes[small] >= min_size:
+                break
+            means, probs = torch.as_tensor(self.means_), torch.as_tensor(self.probs_).clone()
+            distance = (means - means[small]).square().sum(1)
+            distance[small] = torch.inf
+            near = int(distance.argmin())
+            lineage = torch.eye(self.n_clusters_).to(parents)
+            lineage[near, [small, near]] = (sizes[[small, near]] / sizes[[small, near]].sum()).to(parents)
+            probs[:, near] += probs[:, small]
+            kept = torch.arange(self.n_clusters_) != small
+            self.probs_, self.n_clusters_ = self._return(X, probs[:, kept]), self.n_clusters_ - 1
+            self.refine(X)
+            parents = torch.as_tensor(self.parents_) @ lineage[kept] @ parents
+        self.moves_, self.parents_ = moves, self._return(X, torch.where((parents - 1).abs() < 1e-9, 1.0, parents))
+        return before - self.n_clusters_
 
     def state_dict(self) -> dict[str, Any]:
         """All learned state, as tensors and numbers. After loading it, all methods give the same results."""

@@ -137,7 +137,8 @@ class DPGMM(Clusterer):
         Args:
             X: The samples of the last call, in the same order, ``(N, d)``.
             move: Kind of the moves to propose.
-            subcluster_probs: Probabilities of the subclusters for proposed splits, ``(N, 2)``; default: a two-component
+            subcluster_probs: Probabilities of the subclusters for proposed splits, in each cluster of the last call,
+                ``(N, K, 2)``, or in whichever cluster a sample comes to be in, ``(N, 2)``; default: a two-component
                 mixture inside each cluster.
         """
         x = self._read_again(X)
@@ -149,12 +150,17 @@ class DPGMM(Clusterer):
         proposals: list[Proposal] = []
         halves = None
         if move is not None:
-            given = None if subcluster_probs is None else torch.as_tensor(subcluster_probs)[:, 0].to(features.x)
+            given = None if subcluster_probs is None else self._first_halves(subcluster_probs, kept).to(features.x)
             probs, lineage, proposals, halves = self._propose(features, fitted.probs, move, generator, given)
             if any(p.accepted for p in proposals):
                 fitted, kept = self._follow(features, probs)
                 parents, halves = lineage[kept] @ parents, None
         return self._finish(X, x, fitted, halves, parents, proposals, generator)
+
+    def _first_halves(self, subcluster_probs: Array, kept: Tensor) -> Tensor:
+        """Probability of the first subcluster of the clusters that are left, ``(N, K)``."""
+        probs = torch.as_tensor(subcluster_probs)[..., 0]
+        return probs[:, kept] if probs.ndim == 2 else probs[:, None].expand(-1, len(kept))
 
     def predict_proba(self, X: Array) -> Array:
         """Cluster probabilities ``(N, K)`` of samples ``(N, d)``."""
@@ -256,7 +262,10 @@ class DPGMM(Clusterer):
         generator: Generator,
         given: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, list[Proposal], Tensor | None]:
-        """One round of moves: responsibilities and parents of the new clusters, proposals, subclusters if fitted."""
+        """One round of moves: responsibilities and parents of the new clusters, proposals, subclusters if fitted.
+
+        ``given`` are probabilities of the first subcluster of every cluster, ``(N, K)``.
+        """
         labels, k = probs.argmax(1), probs.shape[1]
         sums = features.group_sums(labels, k)
         clusters = features.to_moments(sums)
@@ -265,10 +274,14 @@ class DPGMM(Clusterer):
         if move == "merge":
             made = propose_merges(em.prior, self.concentration, clusters, self.neighbours, dice) if k > 1 else []
             return *_merge(probs, clusters.n, [p.clusters for p in made if p.accepted]), made, None
-        halves = em.halves(labels, k, self.n_iter, _HALVES_TOL) if given is None else given
+        if given is None:
+            halves = em.halves(labels, k, self.n_iter, _HALVES_TOL)
+            firsts = halves[:, None].expand_as(probs)
+        else:
+            halves, firsts = given.gather(1, labels[:, None])[:, 0], given
         first, second = em.half_moments(labels, sums, halves.round())
         made = propose_splits(em.prior, self.concentration, first, second, self.max_clusters - k, dice)
-        after = _split(probs, halves, [p.clusters[0] for p in made if p.accepted])
+        after = _split(probs, firsts, [p.clusters[0] for p in made if p.accepted])
         return *after, made, halves if given is None else None
 
     def _finish(
@@ -303,11 +316,14 @@ class DPGMM(Clusterer):
         )
 
 
-def _split(probs: Tensor, halves: Tensor, chosen: list[int]) -> tuple[Tensor, Tensor]:
-    """Responsibilities and parents after splits: the first child in its parent's place, the second at the end."""
+def _split(probs: Tensor, firsts: Tensor, chosen: list[int]) -> tuple[Tensor, Tensor]:
+    """Responsibilities and parents after splits: the first child in its parent's place, the second at the end.
+
+    ``firsts`` are probabilities of the first subcluster of every cluster, ``(N, K)``.
+    """
     lineage = torch.eye(probs.shape[1]).to(probs.device, torch.float64)
     index = torch.tensor(chosen, dtype=torch.long, device=probs.device)
-    first, second = probs[:, index] * halves[:, None], probs[:, index] * (1 - halves[:, None])
+    first, second = probs[:, index] * firsts[:, index], probs[:, index] * (1 - firsts[:, index])
     return torch.cat([probs.index_copy(1, index, first), second], 1), torch.cat([lineage, lineage[index]])
 
 

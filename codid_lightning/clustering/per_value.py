@@ -34,23 +34,38 @@ class Clustering:
     probs: Tensor  # (N, K) cluster probabilities over the slots of the sample's own value
     active: Tensor  # (A, K) slots in use
     inherit: Tensor  # (A, K, K) weight of former slot j in slot k; rows sum to one where active, else to zero
-    share: Tensor  # (A, K) share of its parent's probability: 0.5 for the children of a split, else 1
+    share: Tensor  # (A, K) share of its parent's probability: 0.5 for both children of a split, 1 if not split
     means: Tensor  # (A, K, d)
     sub_means: Tensor  # (A, K, 2, d)
     sub_probs: Tensor  # (N, 2) probabilities of the two subclusters of the sample's cluster
     moves: tuple[Move, ...]
 
-    def measured_in(self, z: Tensor) -> Clustering:
-        """The same clusters, with the means of clusters and subclusters in other features z (N, d)."""
+    def to(self, device: torch.device) -> Clustering:
+        """The same clusters on another device."""
+        tensors: dict[str, Any] = {
+            name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        return replace(self, **tensors)
+
+    def with_means_in(self, z: Tensor) -> Clustering:
+        """The same clusters on the device of other features z (N, d), with the means of (sub)clusters in them."""
+        here = self.to(z.device)
         values, slots = self.active.shape
 
         def weighted_means(weight: Tensor) -> Tensor:
-            total = z.new_zeros(values * slots).index_add(0, self.labels, weight)
-            sums = z.new_zeros(values * slots, z.shape[1]).index_add(0, self.labels, weight[:, None] * z)
+            total = z.new_zeros(values * slots).index_add(0, here.labels, weight)
+            sums = z.new_zeros(values * slots, z.shape[1]).index_add(0, here.labels, weight[:, None] * z)
             return (sums / total.clamp_min(1e-12)[:, None]).view(values, slots, -1)
 
-        halves = [weighted_means(share.to(z)) for share in self.sub_probs.unbind(1)]
-        return replace(self, means=weighted_means(torch.ones_like(z[:, 0])), sub_means=torch.stack(halves, dim=2))
+        halves = [weighted_means(share.to(z)) for share in here.sub_probs.unbind(1)]
+        return replace(here, means=weighted_means(torch.ones_like(z[:, 0])), sub_means=torch.stack(halves, dim=2))
+
+    def as_parts_of(self, former: Tensor) -> Clustering:
+        """The same clusters as parts of the only cluster that each value had before, former (A, K)."""
+        sizes = self.labels.bincount(minlength=former.numel()).view(former.shape).to(self.share)
+        share = torch.where(self.active, sizes / sizes.sum(1, keepdim=True), 1.0)
+        former = former.to(self.active.device)
+        return replace(self, inherit=(self.active[:, :, None] & former[:, None]).to(self.inherit), share=share)
 
 
 class ModesPerValue:
@@ -62,14 +77,21 @@ class ModesPerValue:
         max_clusters: Slots under each value, the truncation level of the Dirichlet process.
         search: Whether ``fit`` searches the number of clusters. By default it finds ``n_clusters``, and only
             ``refine`` changes their number, as in Algorithm 1.
+        min_size: Clusters with fewer samples are merged into the one with the nearest mean; 0 keeps all.
     """
 
     def __init__(
-        self, clusterer: Clusterer, n_clusters: Sequence[int], max_clusters: int, search: bool = False
+        self,
+        clusterer: Clusterer,
+        n_clusters: Sequence[int],
+        max_clusters: int,
+        search: bool = False,
+        min_size: int = 0,
     ) -> None:
         if max(n_clusters) > max_clusters:
             raise ValueError(f"n_clusters is {list(n_clusters)}, max_clusters is {max_clusters}; raise max_clusters.")
-        self.max_clusters = max_clusters
+        self.max_clusters, self.min_size = max_clusters, min_size
+        self.absorbed = [0 for _ in n_clusters]  # clusters merged by the last call because they were small
         arguments: dict[str, Any] = {"max_clusters": max_clusters} | ({} if search else {"max_rounds": 0})
         self.clusterers = [_under_value(clusterer, v, n_clusters=k, **arguments) for v, k in enumerate(n_clusters)]
         self.slots: list[list[int]] = [[] for _ in n_clusters]
@@ -89,6 +111,8 @@ class ModesPerValue:
                 raise ValueError(
                     f"Value {value} has {clusterer.n_clusters_} modes, max_clusters is {self.max_clusters}; raise it."
                 )
+            if self._absorb(value, z[here]):
+                clusterer.parents_ = torch.eye(clusterer.n_clusters_, dtype=torch.float64, device=z.device)
             self.slots[value] = list(range(clusterer.n_clusters_))
         return self._assemble(z, a, self.slots, moves=())
 
@@ -99,17 +123,25 @@ class ModesPerValue:
             z: Representations ``(N, d)`` of the samples of the last call, in the same order.
             a: Values of the attribute ``(N,)``.
             move: Kind of the proposals.
-            subcluster_probs: Probabilities of the subclusters for proposed splits, ``(N, 2)``; default: those found
-                by the clusterers.
+            subcluster_probs: Probabilities of the subclusters for proposed splits, in each slot of the sample's value,
+                ``(N, K, 2)``, or in whichever one a sample comes to be in, ``(N, 2)``; default: those found by the
+                clusterers.
         """
         former = [list(slots) for slots in self.slots]
         for value, clusterer in enumerate(self.clusterers):
             here = self._samples(a, value)
             halves = None if subcluster_probs is None else subcluster_probs[here]
+            if halves is not None and halves.ndim == 3:
+                halves = halves[:, former[value]]
             clusterer.refine(z[here], move, halves)
+            self._absorb(value, z[here])
             self.slots[value] = _carry_slots(clusterer.parents_, former[value], self.max_clusters)
         moves = [move for value in range(len(former)) for move in self._moves(value, former[value])]
         return self._assemble(z, a, former, tuple(moves))
+
+    def _absorb(self, value: int, z: Tensor) -> int:
+        self.absorbed[value] = self.clusterers[value].absorb(z, self.min_size) if self.min_size > 0 else 0
+        return self.absorbed[value]
 
     def state_dict(self) -> dict[str, Any]:
         """The state, as tensors and numbers; ``refine`` gives the same results after loading."""

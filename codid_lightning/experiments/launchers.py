@@ -20,12 +20,12 @@ from codid_lightning.errors import RunError
 from codid_lightning.training.runs import replacing
 
 OUTPUT, FAILURE, LOCK = "output.log", "failure.json", ".lock"
-_GRACE = 30.0  # seconds a run has to save its checkpoint when asked to stop
+_GRACE = 30.0  # seconds that a run has to save its checkpoint after SIGTERM
 _POLL = 0.1
 
 
 class EngineError(RunError):
-    """The runs cannot be placed as asked."""
+    """The runs cannot be started with these settings."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Job:
     """One process to run.
 
     Args:
-        name: For people.
-        command: The program and its arguments; no shell sees it.
+        name: Its name in messages.
+        command: The program and its arguments; it is started without a shell.
         directory: Where its output, its lock and a record of its failure go.
-        product: The file that says it has finished; None for a job that is always worth starting.
-        cwd: What relative paths in the command start from.
+        product: The file that exists once the job has finished; None for a job that is always started.
+        cwd: Working directory of the process.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether the product exists."""
         return self.product is not None and self.product.is_file()
 
 
@@ -73,10 +73,10 @@ class Engine(Protocol):
 
 
 class Attempt:
-    """A running job. Its process holds the lock of its directory until it ends, even if its starter is killed.
+    """A running job, whose process holds the lock of the job's directory until it ends.
 
-    So a job whose starter was killed is not started a second time while it still runs, and several starters, also
-    on several machines, can work through the same jobs where the file system knows `flock`.
+    The process keeps the lock also if the program that started it is killed. So no job runs twice at a time, and
+    several programs can share a list of jobs, also on several machines if their file system supports `flock`.
     """
 
     def __init__(self, job: Job, environment: Mapping[str, str], lock: IO[bytes]) -> None:
@@ -98,7 +98,7 @@ class Attempt:
 
     @classmethod
     def start(cls, job: Job, environment: Mapping[str, str]) -> Attempt | Outcome:
-        """Start the job unless it is finished or runs elsewhere; that is an outcome, too."""
+        """Start the job; the outcome if it is finished, runs elsewhere or cannot be started."""
         try:
             job.directory.mkdir(parents=True, exist_ok=True)
             lock = try_lock(job.directory)
@@ -124,7 +124,7 @@ class Attempt:
             self.stop()
 
     def stop(self) -> None:
-        """Ask the process to save and leave, and see that it does."""
+        """Send SIGTERM, after which a run saves its checkpoint and ends; kill the process if it takes too long."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -181,9 +181,9 @@ class LocalEngine:
 
     Args:
         jobs: Processes at the same time; by default as many as GPUs have room for, or one. Each has its share of the
-            cores as threads, at most `OMP_NUM_THREADS` where that is set.
-        gpus_per_run: GPUs of one run: a fraction lets several share one, 0 leaves them alone.
-        devices: The GPUs to hand out; by default all that are visible.
+            cores as threads, at most `OMP_NUM_THREADS` if that is set.
+        gpus_per_run: GPUs of one run: a fraction lets several share one, 0 uses none.
+        devices: The GPUs to use; by default all that are visible.
     """
 
     def __init__(
@@ -233,12 +233,12 @@ class LocalEngine:
 
 
 def cores() -> int:
-    """Cores this process may use."""
+    """Number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def wanted_threads() -> int:
-    """The most threads of one run: what the user allows by `OMP_NUM_THREADS`, on a machine shared with others say."""
+    """Largest number of threads of one run: `OMP_NUM_THREADS` if it is set, else the number of cores."""
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     return int(wanted) if wanted.isdigit() and int(wanted) > 0 else cores()
 
@@ -250,7 +250,7 @@ def environment(threads: int, devices: str | None = None) -> dict[str, str]:
 
 
 def visible_gpus() -> list[str]:
-    """Names of the GPUs this process may use, as `CUDA_VISIBLE_DEVICES` spells them."""
+    """Names of the GPUs this process may use, as written in `CUDA_VISIBLE_DEVICES`."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [name for name in named.split(",") if name]
@@ -258,7 +258,7 @@ def visible_gpus() -> list[str]:
 
 
 def gpu_shares(devices: Sequence[str], gpus_per_run: float) -> list[str]:
-    """What each of the runs at one time sees: a GPU of its own, one shared with others, or several."""
+    """The GPUs of each simultaneous run: one of its own, one shared with others, or several."""
     if gpus_per_run == 0 or not devices:
         return []
     if gpus_per_run < 0 or (gpus_per_run > 1 and gpus_per_run != int(gpus_per_run)):
@@ -312,7 +312,7 @@ class RayEngine:
                     time.sleep(1)
                     pending.append(task.remote(outcome.job, share))
                 else:
-                    yield _seen_from_here(outcome)
+                    yield _checked_here(outcome)
         finally:
             for reference in pending:
                 self.ray.cancel(reference)
@@ -321,13 +321,13 @@ class RayEngine:
 
 
 def run_here(job: Job, share: Mapping[str, str]) -> Outcome:
-    """Run one job wherever Ray has put this task."""
+    """Run one job on the machine that Ray has chosen for this task."""
     started = Attempt.start(job, share)
     return started.wait() if isinstance(started, Attempt) else started
 
 
-def _seen_from_here(outcome: Outcome) -> Outcome:
-    """A product that only another machine can see is lost to the report."""
+def _checked_here(outcome: Outcome) -> Outcome:
+    """A failure if the product of a job is not visible on this machine, where the report will read it."""
     if outcome.state == "failed" or outcome.job.product is None or outcome.job.finished:
         return outcome
     return replace(outcome, state="failed", error=f"{outcome.job.product} is not visible here; is the path shared?")
@@ -340,11 +340,11 @@ def make_engine(
     gpus_per_run: float | None = None,
     address: str = "auto",
 ) -> Engine:
-    """The engine a command line asks for.
+    """The engine that runs the jobs.
 
     Args:
         engine: Processes of this machine, or tasks on a Ray cluster.
-        jobs: Local processes at the same time, which share the cores; default: what the GPUs have room for, or 1.
+        jobs: Local processes at the same time, which share the cores; default: as many as the GPUs have room for, or 1.
         cpus_per_run: Cores of one run on a Ray cluster.
         gpus_per_run: GPUs of one run; a fraction lets several runs share one, 0 uses none. Default: 1 if there are any.
         address: The Ray cluster; `auto` finds a running one, `local` starts one on this machine.

@@ -80,7 +80,7 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        """The cell as people write it."""
+        """Name of the cell in messages."""
         group = "" if self.group is None else f", group {self.group}"
         return f"{self.dataset}, {self.method}, seed {self.seed}{group}"
 
@@ -98,7 +98,7 @@ class Experiment:
 
     @property
     def finished(self) -> bool:
-        """Whether its result is there."""
+        """Whether it has a result."""
         return (self.directory / runs.RESULT).is_file()
 
     @property
@@ -107,7 +107,7 @@ class Experiment:
         return (self.directory / FAILURE).is_file()
 
     def job(self) -> Job:
-        """The process that brings the result, from the last checkpoint if there is one."""
+        """The process that computes the result, from the last checkpoint if there is one."""
         directory = self.directory
         display = ("--trainer.enable_progress_bar", "false")
         where = ("--run_dir", str(directory), "--resume", "true")
@@ -214,22 +214,22 @@ class Forecast:
 
     @property
     def finished(self) -> int:
-        """Cells that are over, the failed ones included."""
+        """Number of cells that have ended, including the failed ones."""
         return self.total - len(self.waiting)
 
     def update(self, cell: Experiment, seconds: float) -> None:
-        """One more cell is over."""
+        """Count a cell that has ended."""
         self.waiting.discard(cell)
         self._learn(cell, seconds)
 
     def left(self) -> float | None:
-        """Seconds until all are; None as long as none is."""
+        """Expected seconds until all cells have ended; None before the first has."""
         if not self.seconds:
             return None
         return sum(map(self.expected, self.waiting)) / min(self.parallel, max(1, len(self.waiting)))
 
     def expected(self, cell: Experiment) -> float:
-        """Seconds one cell will take."""
+        """Expected seconds of one cell."""
         return statistics.fmean(next(self.seconds[kind] for kind in _kinds(cell) if kind in self.seconds))
 
     def _learn(self, cell: Experiment, seconds: float) -> None:

@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import optuna
 import yaml
@@ -23,11 +23,10 @@ from codid_lightning.experiments.launchers import Job, try_lock
 from codid_lightning.experiments.spaces import read_space
 from codid_lightning.training import Run, build, runs, train
 from codid_lightning.training.callbacks.checkpoint import NO_CANDIDATE, is_selectable
-from codid_lightning.training.config import MONITORS, key_arguments, parse, resolve
+from codid_lightning.training.config import MONITORS, Objective, check_selection, key_arguments, parse, resolve
 from codid_lightning.training.config_files import packaged_configs, read_yaml
 from codid_lightning.training.identity import config_hash, flatten
 
-Objective = Literal["val", "val_balanced", "val_worst"]  # validation only: what a test set says is no reason to choose
 OVERLAY, JOURNAL, TRIALS, WORKERS = "best.yaml", "study.journal", "trials", "workers"
 _STARTUP = 10  # random trials before TPE has anything to go by
 
@@ -36,16 +35,16 @@ class Search:
     """A study in a directory that any number of processes, also on several machines, work on at the same time.
 
     The directory's name holds the hash of config, space and objective, so that the same command works on the same
-    study. A trial is a run below `trials`. The process that trains it holds its lock, so that the trial of a process
-    that died is found and taken up again from its last checkpoint.
+    study. A trial is a run below `trials`. The process that trains it holds its lock. If a process dies, another one
+    finds the lock free and continues the trial from its last checkpoint.
 
     Args:
         arguments: Config files and keys, as `codid fit` takes them.
-        objective: What to maximise.
+        objective: What to maximise, on validation data only: what a test set says is no reason to choose.
         trials: Trials of the whole study.
         space: Search space file; default: `space` of the config.
         root: Where studies go.
-        warmup: Epochs in which no trial is pruned; default: half of them all.
+        warmup: Epochs in which no trial is pruned; default: half of all epochs.
     """
 
     def __init__(
@@ -59,14 +58,15 @@ class Search:
     ) -> None:
         self.arguments, self.objective, self.trials = list(arguments), objective, trials
         self.config = resolve(self.arguments)
-        dataset, method = self.config["dataset"] or "data", self.config["method"] or "model"
+        check_selection(objective, self.config)
+        dataset, method = self.config["dataset"], self.config["method"]
         self.file = None if space is None else Path(packaged_configs([space])[0])
         self.space = {key: s for key, s in self._read_space().items() if not _of_missing_part(self.config, key)}
         self.parameters = read_space(self.space)
         key = config_hash({**self.config, "objective": objective, "searched": self.space})
         if self.config["selection"] not in ("last", objective):
             raise RunError(f"selection is {self.config['selection']}: choose `last` or the objective, {objective}.")
-        self.directory = Path(root).absolute() / dataset / f"{method}-{objective}-{key}"
+        self.directory = Path(root).absolute().joinpath(dataset, f"{method}-{objective}-{key}")
         epochs = self.config["trainer"]["max_epochs"] or 0
         self.warmup = epochs // 2 if warmup is None else warmup
         self.pruner = optuna.pruners.MedianPruner(_STARTUP // 2, self.warmup)
@@ -87,7 +87,7 @@ class Search:
     def _open(self) -> optuna.Study:
         """The study. The first process creates it and enqueues the given config, if the space contains it."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.directory.mkdir(parents=True, exist_ok=True)
+        runs.make_folder(self.directory, "--root")
         with self._exclusive():
             self.storage = JournalStorage(JournalFileBackend(str(self.directory / JOURNAL)))
             study = optuna.create_study(
@@ -251,7 +251,7 @@ class ReportToOptuna(Callback):
 
     @property
     def values(self) -> dict[int, float]:
-        """What was reported so far, by epoch, also before the trial was taken up again."""
+        """Reported values by epoch, including those from before an interruption."""
         return self.trial.study.get_trials(deepcopy=False)[self.trial.number].intermediate_values
 
     @property

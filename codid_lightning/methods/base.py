@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -12,23 +13,20 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from codid_lightning.errors import DivergenceError, RunError
-from codid_lightning.methods import checkpoints, stepping
-from codid_lightning.methods.batchnorm import RecomputeBatchNorm
+from codid_lightning.methods import checkpoints, checks, stepping
+from codid_lightning.methods.batchnorm import RecomputeBatchNorm, SyncBatchNorm, average_over_ranks
+from codid_lightning.methods.hardware import like_parameters
 from codid_lightning.methods.lightning_adapter import count_batch
 from codid_lightning.methods.losses import reconstruction_loss
-from codid_lightning.methods.scores import SplitScores
+from codid_lightning.methods.scores import Scores
 from codid_lightning.methods.stepping import LossMeter
-from codid_lightning.metrics.groups import CellAccuracy
 from codid_lightning.nn import distributed
 from codid_lightning.nn.adam import FusedAdam
 from codid_lightning.nn.backbones import Backbone, Decoder, Encoder
-from datamodules.base import Batch, seed_of
+from datamodules.base import AttributeDataModule, Batch, derive_seed
 
 if TYPE_CHECKING:
     from codid_lightning.methods.codid.target import Target
-
-FINITE_CHECK_INTERVAL = 20  # batches between two checks of the losses: each check waits for the device
 
 
 class DisentanglementModule(LightningModule):
@@ -42,7 +40,7 @@ class DisentanglementModule(LightningModule):
         attribute_sizes: Number of values of each attribute; linked from the data.
         test_names: Names of the test sets; linked from the data.
         test_attributes: Attributes whose test values occur in training; the others have no test metrics.
-        backbone: Encoder and decoder of the paper's architecture table.
+        backbone: Encoder and decoder of the paper's architecture table; `auto` takes those that fit the input's shape.
         latent_dim: Dimensions d of each representation.
         lr: Learning rate of encoder, predictors and decoder.
         reconstruction: Weight of the reconstruction loss (lambda_re); 0 builds no decoder.
@@ -63,7 +61,7 @@ class DisentanglementModule(LightningModule):
         attribute_sizes: tuple[int, ...],
         test_names: tuple[str, ...] = ("test",),
         test_attributes: tuple[int, ...] = (0,),
-        backbone: Backbone = "mlp",
+        backbone: Backbone = "auto",
         latent_dim: int = 128,
         lr: float = 1e-3,
         reconstruction: float = 0.0,
@@ -72,8 +70,9 @@ class DisentanglementModule(LightningModule):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        _check_ranges(latent_dim, lr, reconstruction, decay_from)
-        self.save_hyperparameters(ignore=list(self.part_names))
+        checks.check_ranges(latent_dim, lr, reconstruction, decay_from)
+        # Without the frame, Lightning keeps its own in a local variable: a cycle that holds the module and its callers.
+        self.save_hyperparameters(ignore=list(self.part_names), frame=inspect.currentframe())
         self.attribute_sizes, self.test_names = tuple(attribute_sizes), tuple(test_names)
         self.latent_dim, self.lr, self.reconstruction, self.strength = latent_dim, lr, reconstruction, strength
         self.decay_from = decay_from
@@ -82,10 +81,7 @@ class DisentanglementModule(LightningModule):
         self.predictors = nn.ModuleList(nn.Linear(latent_dim, size) for size in self.attribute_sizes)
         build_decoder = reconstruction > 0 or self.needs_decoder
         self.decoder = Decoder(backbone, shape, attributes, latent_dim) if build_decoder else None
-        self.metrics = nn.ModuleDict({"val": SplitScores("val", self.attribute_sizes, range(attributes))})
-        for name in self.test_names:
-            self.metrics[name] = SplitScores(name, self.attribute_sizes, test_attributes)
-        self.cells = CellAccuracy(self.attribute_sizes)
+        self.scores = Scores(self.attribute_sizes, self.test_names, test_attributes)
         self.losses = LossMeter()
         self._seed: int | None = None
 
@@ -96,13 +92,28 @@ class DisentanglementModule(LightningModule):
         z: Tensor = self.encoder(x)
         return z[..., : self.latent_dim] if self.variational else z
 
+    def represent(self, batch: Batch) -> Tensor:
+        """Representations z (B, Q, d) of a batch."""
+        z: Tensor = self(batch["x"])
+        return z
+
     def attribute_losses(self, z: Tensor, a: Tensor) -> Tensor:
         """Cross-entropy of each attribute from its own representation, (B, Q); summed over Q it is Eq. 1."""
-        losses = [
-            F.cross_entropy(predictor(z[:, q]), a[:, q], reduction="none")
-            for q, predictor in enumerate(self.predictors)
-        ]
-        return torch.stack(losses, dim=1)
+        logits = self.training_logits(z, a)
+        return torch.stack([F.cross_entropy(own, a[:, q], reduction="none") for q, own in enumerate(logits)], dim=1)
+
+    def attribute_logits(self, z: Tensor, a: Tensor) -> list[Tensor]:
+        """Logits (B, values) of every attribute in evaluation, given representations (B, Q, d).
+
+        Args:
+            z: Representations.
+            a: Attributes (B, Q). A prediction of one attribute may use what is known about the others, never its own.
+        """
+        return [predictor(z[:, q]) for q, predictor in enumerate(self.predictors)]
+
+    def training_logits(self, z: Tensor, a: Tensor) -> list[Tensor]:
+        """Logits (B, values) of every attribute in training, given representations (B, Q, d)."""
+        return DisentanglementModule.attribute_logits(self, z, a)
 
     def attribute_loss(self, losses: Tensor, batch: Batch) -> Tensor:
         """One number of a batch's attribute losses (B, Q): every sample counts the same (Eq. 1)."""
@@ -127,7 +138,7 @@ class DisentanglementModule(LightningModule):
     def weighted_penalty(self, z: Tensor, batch: Batch) -> Tensor:
         """`penalty` times `strength`, in full precision: many penalties are differences of nearly equal means."""
         with torch.autocast(self.device.type, enabled=False):
-            penalty = self.penalty(z.float(), batch)
+            penalty = self.penalty(like_parameters(z, self), batch)
         self.losses.add("penalty", penalty)
         return self.strength * penalty
 
@@ -135,13 +146,13 @@ class DisentanglementModule(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """Attribute, reconstruction and penalty in one step; adversarial methods override it."""
-        z = self(batch["x"])
+        z = self.represent(batch)
         loss = self.informative_loss(z, batch) + self.weighted_penalty(z, batch)
         self.minimise(self.trainer.optimizers[0], distributed.scale_to_global_mean(loss, z))
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Metrics on validation data, which carry the training correlations."""
-        self.cells.update(self._evaluate("val", batch), batch["a"])
+        self.score("val", self.represent(batch), batch)
 
     def mode_targets(self) -> list[Target]:
         """Attributes whose modes the method discovers; most methods discover none."""
@@ -153,18 +164,23 @@ class DisentanglementModule(LightningModule):
 
     def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Metrics per test set and attribute."""
-        self._evaluate(self.test_names[dataloader_idx], batch)
+        self.score(self.test_names[dataloader_idx], self.represent(batch), batch)
+
+    def score(self, split: str, z: Tensor, batch: Batch) -> None:
+        """Count a batch for the scores of a split, given its representations."""
+        self.scores.update(split, self.attribute_logits(z, batch["a"]), batch)
 
     def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
         """Probabilities of every attribute and the representations."""
-        z = self(batch["x"])
-        probabilities = [predictor(z[:, q]).softmax(1) for q, predictor in enumerate(self.predictors)]
+        z = self.represent(batch)
+        probabilities = [logits.softmax(1) for logits in self.attribute_logits(z, batch["a"])]
         return {"index": batch["index"], "a": batch["a"], "probabilities": probabilities, "z": z}
 
     def configure_callbacks(self) -> list[Callback]:
-        """Recompute BatchNorm statistics at the end of epochs, unless the trainer has such a callback already."""
+        """Normalise over all devices, and recompute the statistics after epochs; the trainer's callbacks come first."""
         given: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
-        return [] if any(isinstance(c, RecomputeBatchNorm) for c in given) else [RecomputeBatchNorm()]
+        own: list[Callback] = [SyncBatchNorm(), RecomputeBatchNorm()]
+        return [callback for callback in own if not any(isinstance(g, type(callback)) for g in given)]
 
     def configure_optimizers(self) -> Any:
         """Adam on everything."""
@@ -181,32 +197,28 @@ class DisentanglementModule(LightningModule):
 
     # --------------------------------------------------------------------------------------------------------- hooks
 
+    def setup(self, stage: str) -> None:
+        """Check that the method works with the trainer's strategy and precision, and take the precision on.
+
+        Lightning converts a model after it has loaded a checkpoint, whose float64 would then be rounded to float32.
+        """
+        checks.check_trainer(self.trainer, training=stage == "fit")
+        self.trainer.precision_plugin.convert_module(self)
+
     def on_fit_start(self) -> None:
-        """Take the seed, unless it came with a checkpoint; check the precision; print the global batch size."""
-        if self.trainer.precision == "16-mixed":
-            raise RunError(
-                "trainer.precision is 16-mixed. Its loss scaling does not apply to methods with several steps per "
-                "batch: use bf16-mixed or 32-true."
-            )
+        """Take the seed, unless it came with a checkpoint; print the global batch size."""
         problem = self.schedule_problem(self.trainer.max_epochs or 0)
         if problem is not None and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
             rank_zero_warn(problem)  # a fit may be meant to be continued; `training.fit` raises
         if self._seed is None:
-            self._seed = torch.initial_seed()
-        self._print_global_batch_size()
+            self._seed = self.trainer.strategy.broadcast(torch.initial_seed())  # ranks share pairs and shuffles
+        notice = checks.global_batch_size_notice(self.trainer)
+        if notice is not None:
+            self.print(notice)
 
     def schedule_problem(self, epochs: int) -> str | None:
         """Why the method cannot do its work in so many epochs; None if it can."""
         return None
-
-    def _print_global_batch_size(self) -> None:
-        size = getattr(self.trainer.datamodule, "batch_size", None)  # type: ignore[attr-defined]
-        ranks = self.trainer.world_size
-        if ranks > 1 and size is not None:
-            self.print(
-                f"{ranks} devices with data.batch_size {size} each: a step uses {ranks * size} samples. To use as many "
-                f"as one device, divide data.batch_size by {ranks}."
-            )
 
     def on_train_epoch_start(self) -> None:
         """Lower the encoder's learning rate after `decay_from`."""
@@ -219,82 +231,43 @@ class DisentanglementModule(LightningModule):
             self.losses = LossMeter()
         self.losses.batch = batch_idx
         count_batch(self.trainer)
-        seed = self.step_seed(batch_idx, self.global_rank)
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed formats stack traces for devices not in use
-        if self.device.type == "cuda":
-            torch.cuda.manual_seed(seed)
+        stepping.seed_generators(self.step_seed(batch_idx, self.global_rank), self.device)
 
     def step_seed(self, *keys: int) -> int:
         """Seed of something random in the current epoch; other keys give another seed."""
-        return seed_of(self._seed or 0, self.current_epoch, *keys)
+        return derive_seed(self._seed or 0, self.current_epoch, *keys)
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Keep BatchNorm's running statistics equal on all ranks, and check the losses at intervals."""
         if self.trainer.world_size > 1:
-            statistics = [*self.encoder.buffers(), *(self.decoder.buffers() if self.decoder is not None else ())]
-            distributed.average_in_place([b for b in statistics if b.is_floating_point()])
-        if batch_idx % FINITE_CHECK_INTERVAL == 0 or self.trainer.is_last_batch:
-            self._check_finite()
+            average_over_ranks(self.encoder, self.decoder)
+        if batch_idx % checks.FINITE_CHECK_INTERVAL == 0 or self.trainer.is_last_batch:
+            checks.check_finite(self.losses, self.trainer)
 
     def on_train_epoch_end(self) -> None:
         """Log the epoch's mean losses."""
         self.log_dict({f"train/{k}": v for k, v in self.losses.means().items()}, sync_dist=self.trainer.world_size > 1)
 
+    def on_validation_epoch_start(self) -> None:
+        """Read the reference partition of the data, if there is one."""
+        data: AttributeDataModule | None = getattr(self.trainer, "datamodule", None)
+        partition = data.reference_cells() if isinstance(data, AttributeDataModule) else None
+        self.scores.cells.start(None if partition is None else partition.to(self.device))
+
     def on_validation_epoch_end(self) -> None:
-        """Log validation metrics, also over cells of attributes, which model selection may use."""
-        self.log_dict(self.metrics["val"].compute())  # type: ignore[operator]
-        cells = {f"val/{name}": value for name, value in self.cells.compute().items() if value.isfinite()}
-        self.log_dict(cells)
-        self.cells.reset()
+        """Log validation metrics, also over cells, which model selection may use."""
+        self.log_dict(self.scores.compute("val"))
 
     def on_test_epoch_end(self) -> None:
         """Log the metrics of all test sets."""
         for name in self.test_names:
-            self.log_dict(self.metrics[name].compute())  # type: ignore[operator]
+            self.log_dict(self.scores.compute(name))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the seed, the running losses and the parts. Raise rather than save after a loss was not finite."""
-        self._check_finite()
-        losses = distributed.gather_plain(self.losses.state())  # each rank continues with its own
-        parts = {name: checkpoints.describe(getattr(self, name)) for name in self.part_names}
-        checkpoint["codid"] = {"schema": checkpoints.FORMAT, "seed": self._seed, "losses": losses, "parts": parts}
+        checks.check_finite(self.losses, self.trainer)
+        checkpoints.add_state(self, checkpoint, self._seed)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that the checkpoint fits, and restore the seed and the running losses."""
-        checkpoints.check_fits(self, checkpoint)
-        checkpoints.check_data(self, checkpoint)
-        state = checkpoint["codid"]
-        self._seed = state["seed"]
-        losses = state["losses"] if isinstance(state["losses"], list) else [state["losses"]]  # formerly rank 0's only
-        self.losses.load(losses[self.global_rank] if self.global_rank < len(losses) else {})
-
-    # ------------------------------------------------------------------------------------------------------- helpers
-
-    def _evaluate(self, split: str, batch: Batch) -> Tensor:
-        """Update a split's metrics; the predicted values of the first attribute (B,)."""
-        z = self(batch["x"])
-        logits = [predictor(z[:, q]) for q, predictor in enumerate(self.predictors)]
-        self.metrics[split].update(logits, batch["a"])  # type: ignore[operator]
-        predicted: Tensor = logits[0].argmax(1)
-        return predicted
-
-    def _check_finite(self) -> None:
-        """Raise if a loss is not finite, however many batches ago that began."""
-        bad = self.losses.read()
-        if bad is not None:
-            name, batch = bad
-            checkpoint = getattr(self.trainer.checkpoint_callback, "best_model_path", "") or "none"
-            raise DivergenceError(
-                f"The {name} loss is not finite at epoch {self.current_epoch}, batch {batch}. "
-                f"Last good checkpoint: {checkpoint}. Lower model.lr or the weight of that loss."
-            )
-
-
-def _check_ranges(latent_dim: int, lr: float, reconstruction: float, decay_from: float) -> None:
-    for name, value in {"latent_dim": latent_dim, "lr": lr}.items():
-        if value <= 0:
-            raise ValueError(f"model.{name} is {value}; it must be positive.")
-    if reconstruction < 0:
-        raise ValueError(f"model.reconstruction is {reconstruction}; it must not be negative.")
-    if not 0 <= decay_from <= 1:
-        raise ValueError(f"model.decay_from is {decay_from}; it must be a share of the epochs, from 0 to 1.")
+        self._seed = checkpoints.restore_state(self, checkpoint)

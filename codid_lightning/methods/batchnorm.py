@@ -1,4 +1,4 @@
-"""BatchNorm statistics of the weights that are evaluated."""
+"""BatchNorm statistics: of the global batch in training, and of the weights that are evaluated."""
 
 from __future__ import annotations
 
@@ -7,9 +7,36 @@ from typing import Any
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from torch import nn
 
+from codid_lightning.methods.hardware import to_module
 from codid_lightning.nn import distributed
-from codid_lightning.nn.statistics import tracking_layers
+from codid_lightning.nn.statistics import over_all_ranks, tracking_layers
+
+
+def average_over_ranks(*networks: nn.Module | None) -> None:
+    """Make the running statistics of networks equal on all ranks: their mean."""
+    statistics = [b for network in networks if network is not None for b in network.buffers()]
+    distributed.average_in_place([b for b in statistics if b.is_floating_point()])
+
+
+class SyncBatchNorm(Callback):
+    """Lets BatchNorm layers normalise by the global batch where there are several devices.
+
+    Training is then what it would be on one device with the same global batch. `trainer.sync_batchnorm` is not needed:
+    the layers that it makes cannot be differentiated twice and are replaced, too.
+
+    Args:
+        enabled: False leaves every device to the statistics of its own samples.
+    """
+
+    def __init__(self, enabled: bool = True) -> None:
+        self.enabled = enabled
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Replace the layers, which keep their parameters and running statistics."""
+        if self.enabled and trainer.world_size > 1:
+            over_all_ranks(pl_module)
 
 
 class RecomputeBatchNorm(Callback):
@@ -38,8 +65,9 @@ class RecomputeBatchNorm(Callback):
     def recompute(self, trainer: Trainer, pl_module: LightningModule, data: Any) -> None:
         """Average the statistics of some training batches over batches and ranks.
 
-        `torch.optim.swa_utils.update_bn` does the same for all layers of the network that it calls. Here the whole
-        module is called, because its `forward` may change the encoder's input, but only the encoder's layers are reset.
+        `torch.optim.swa_utils.update_bn` does the same for all layers of the network that it calls. Here
+        representations are those of the whole module, because it may change the encoder's input, but only the encoder's
+        layers are reset.
         """
         encoder: Any = pl_module.encoder
         layers = tracking_layers(encoder)
@@ -48,7 +76,7 @@ class RecomputeBatchNorm(Callback):
             m.reset_running_stats()
             m.momentum = None  # the mean over batches
         for batch in data.some_batches(self.batches):
-            pl_module(trainer.strategy.batch_to_device(batch, pl_module.device)["x"])
+            pl_module.represent(to_module(trainer, pl_module, batch))  # type: ignore[operator]
         for m, (momentum, count) in zip(layers, kept, strict=True):
             m.momentum, m.num_batches_tracked = momentum, count  # the count is of batches trained on
         if trainer.world_size > 1:

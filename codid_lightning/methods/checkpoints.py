@@ -12,6 +12,7 @@ from torch import Tensor
 from codid_lightning.clustering import Clusterer
 from codid_lightning.errors import CheckpointError
 from codid_lightning.methods.lightning_adapter import attached_trainer
+from codid_lightning.nn import distributed
 from datamodules.base import AttributeDataModule
 
 if TYPE_CHECKING:
@@ -25,6 +26,24 @@ _MOVED = {
     r"^importance$": "targets.0.cells.importance",
 }
 _PLAIN = (bool, int, float, str, type(None))
+
+
+def add_state(module: DisentanglementModule, checkpoint: dict[str, Any], seed: int | None) -> None:
+    """Add the seed, the running losses and the parts."""
+    losses = distributed.gather_objects(module.losses.state())  # each rank continues with its own
+    parts = {name: describe(getattr(module, name)) for name in module.part_names}
+    checkpoint["codid"] = {"schema": FORMAT, "seed": seed, "losses": losses, "parts": parts}
+
+
+def restore_state(module: DisentanglementModule, checkpoint: dict[str, Any]) -> int | None:
+    """Check that the checkpoint fits, and restore the running losses; the seed."""
+    check_fits(module, checkpoint)
+    check_data(module, checkpoint)
+    state = checkpoint["codid"]
+    losses = state["losses"] if isinstance(state["losses"], list) else [state["losses"]]  # formerly rank 0's only
+    module.losses.load(losses[module.global_rank] if module.global_rank < len(losses) else {})
+    seed: int | None = state["seed"]
+    return seed
 
 
 def check_fits(module: DisentanglementModule, checkpoint: dict[str, Any]) -> None:
@@ -50,7 +69,7 @@ def check_data(module: DisentanglementModule, checkpoint: dict[str, Any]) -> Non
     if isinstance(data, AttributeDataModule) and type(data).__qualname__ not in checkpoint:
         for state in checkpoint.values():
             if isinstance(state, dict) and "value_names" in state:
-                data.refuse_other_labels(state)
+                data.check_same_labels(state)
 
 
 def _upgrade(module: DisentanglementModule, checkpoint: dict[str, Any]) -> None:
@@ -106,8 +125,8 @@ def restore(name: str, saved: Any, kinds: tuple[type, ...]) -> Any:
     found, settings = classes.get(saved["class"]), saved["settings"]
     if found is None or settings is None:
         raise CheckpointError(
-            f"The checkpoint was trained with {name} = {saved['class']}(...), which it cannot bring along: import that "
-            f"class, or give it to load_from_checkpoint as `{name}=...`."
+            f"The checkpoint was trained with {name} = {saved['class']}(...), which cannot be made from it: import "
+            f"that class, or give it to load_from_checkpoint as `{name}=...`."
         )
     return found(**{key: restore(f"{name}.{key}", value, kinds) for key, value in settings.items()})
 

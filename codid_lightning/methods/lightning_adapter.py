@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 from lightning import LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_only
+
+NOTES = logging.getLogger("lightning.pytorch.codid")  # shown where Lightning shows its own
+NOTES.setLevel(logging.INFO)
 
 
 def count_batch(trainer: Trainer) -> None:
@@ -18,3 +24,9 @@ def attached_trainer(module: LightningModule) -> Trainer | None:
         return module.trainer
     except RuntimeError:
         return None
+
+
+@rank_zero_only
+def inform(note: str) -> None:
+    """Log a note about the run, once for all ranks."""
+    NOTES.info(note)

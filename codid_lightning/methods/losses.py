@@ -109,21 +109,25 @@ def summary_divergence(weights: Tensor, together: Tensor, others: Tensor, floor:
     """How differently two samples' marginal pairs are weighted, averaged over the values of a_2.
 
     The weight summary of sample i is the mean and variance of w(z_1i, z_2k) over the partners k of its cluster with
-    a_2 = eta, for each eta; the divergences of two summaries are averaged by the number of partners.
+    a_2 = eta, for each eta; the divergences of two summaries are averaged by the number of partners. Weights are taken
+    relative to the mean of their cluster: only their ratios tell modes apart, and training leaves their level free.
 
     Args:
-        weights: w(z_1i, z_2k), (..., M, M).
+        weights: w(z_1i, z_2k), positive, at any level, (..., M, M).
         together: Whether i and k share a cluster, (..., M, M).
         others: One-hot values of the other attributes, (..., M, V).
-        floor: Added to every variance: few partners say little about a variance.
+        floor: Added to every variance of relative weights: few partners say little about a variance.
 
     Returns:
         The averaged divergence of samples i and j, (..., M, M).
     """
     together, others = together.to(weights), others.to(weights)
+    size, weights = together.sum(-1, keepdim=True), weights * together
+    level = together @ weights.sum(-1, keepdim=True) / size.square().clamp_min(1)  # mean of all pairs of the cluster
+    weights = weights / level.clamp_min(torch.finfo(weights.dtype).tiny)
     count = together @ others  # (..., M, V) partners with each value
-    mean = (weights * together) @ others / count.clamp_min(1)
-    square = (weights.square() * together) @ others / count.clamp_min(1)
+    mean = weights @ others / count.clamp_min(1)
+    square = weights.square() @ others / count.clamp_min(1)
     variance = (square - mean.square()).clamp_min(0) + floor
     divergence = gaussian_divergence(mean[..., :, None, :], variance[..., :, None, :], mean[..., None, :, :],
                                      variance[..., None, :, :])  # fmt: skip
@@ -134,12 +138,19 @@ def summary_divergence(weights: Tensor, together: Tensor, others: Tensor, floor:
 def weight_alignment_loss(first_half: Tensor, divergence: Tensor, together: Tensor, epsilon: float = 0.05) -> Tensor:
     """Pairs of one cluster that are weighted alike belong to the same half (Eq. 10).
 
+    The expectation over clusters counts a cluster by its samples; that over its pairs is over two different samples.
+    Clusters with one sample contribute nothing.
+
     Args:
         first_half: Probability of the first half, (..., M).
         divergence: Averaged divergence of the pairs' weight summaries, (..., M, M).
-        together: Pairs to count, (..., M, M).
+        together: Whether i and j share a cluster, (..., M, M).
         epsilon: Added to the divergence, so that pairs weighted exactly alike count strongly, not infinitely.
     """
     apart = binary_divergence(first_half[..., :, None], first_half[..., None, :])
-    ratio = apart / (divergence + epsilon) * together
-    return ratio.sum() / together.sum().clamp_min(1)
+    pairs = together.to(divergence) * (
+        1 - torch.eye(together.shape[-1], dtype=divergence.dtype, device=divergence.device)
+    )
+    partners = pairs.sum(-1)
+    of_sample = (apart / (divergence + epsilon) * pairs).sum(-1) / partners.clamp_min(1)
+    return of_sample.sum() / (partners > 0).sum().clamp_min(1)

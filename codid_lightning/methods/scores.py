@@ -1,12 +1,16 @@
-"""Accuracy and F1 of the attributes on one split."""
+"""Accuracy and F1 of the attributes on one split, and accuracy in cells of the validation data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import torch
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
+
+from codid_lightning.metrics.groups import CellAccuracy
+from datamodules.base import Batch
 
 
 class SplitScores(nn.Module):
@@ -37,6 +41,76 @@ class SplitScores(nn.Module):
             found |= metric.compute()  # type: ignore[operator]
             metric.reset()  # type: ignore[operator]
         return found
+
+
+class Scores(nn.Module):
+    """The scores of all splits; on validation data also those of cells.
+
+    Args:
+        sizes: Number of values of all attributes.
+        test_names: Names of the test sets.
+        test_attributes: Attributes to score on test sets; on validation data it is all of them.
+    """
+
+    def __init__(self, sizes: Sequence[int], test_names: Iterable[str], test_attributes: Iterable[int]) -> None:
+        super().__init__()
+        scored = {"val": range(len(sizes)), **dict.fromkeys(test_names, tuple(test_attributes))}
+        self.splits = nn.ModuleDict({name: SplitScores(name, sizes, of) for name, of in scored.items()})
+        self.cells = ValidationCells(sizes)
+
+    def update(self, split: str, logits: Sequence[Tensor], batch: Batch) -> None:
+        """Count one batch of a split: logits (B, values) of every attribute."""
+        self.splits[split].update(logits, batch["a"])  # type: ignore[operator]
+        if split == "val":
+            self.cells.update(logits[0].argmax(1), batch)
+
+    def compute(self, split: str) -> dict[str, Tensor]:
+        """The scores of a split since the last call."""
+        found: dict[str, Tensor] = self.splits[split].compute()  # type: ignore[operator]
+        return found | self.cells.compute() if split == "val" else found
+
+
+class ValidationCells(nn.Module):
+    """Accuracy of the first attribute in cells of the validation data, which model selection may use.
+
+    `val/worst_acc` and `val/balanced_acc` are over the cells (a_1, a_q) of every other attribute. Where there is a
+    reference partition p, `val/worst_reference_acc` and `val/balanced_reference_acc` are over the cells (a_1, p).
+
+    Args:
+        sizes: Number of values of all attributes.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.values = sizes[0]
+        self.cells = CellAccuracy(sizes)
+        self.reference_cells: CellAccuracy | None = None
+        self.partition: Tensor | None = None
+
+    def start(self, partition: Tensor | None) -> None:
+        """Begin a validation, given the cell (N,) of every validation sample in a reference partition, if any."""
+        self.partition = partition
+        self.reference_cells = None
+        if partition is not None:
+            own = CellAccuracy((self.values, int(partition.max()) + 1))
+            self.reference_cells = own.to(partition.device)
+
+    def update(self, predicted: Tensor, batch: Batch) -> None:
+        """Count one batch, given the predicted values of a_1 (B,)."""
+        a = batch["a"]
+        self.cells.update(predicted, a)
+        if self.reference_cells is not None and self.partition is not None:
+            self.reference_cells.update(predicted, torch.stack([a[:, 0], self.partition[batch["index"]]], dim=1))
+
+    def compute(self) -> dict[str, Tensor]:
+        """The scores since the last call; those that no cell has enough samples for are left out."""
+        found = {f"val/{name}": value for name, value in self.cells.compute().items()}
+        self.cells.reset()
+        if self.reference_cells is not None:
+            own = self.reference_cells.compute()
+            found |= {f"val/{name.replace('_acc', '_reference_acc')}": value for name, value in own.items()}
+            self.reference_cells.reset()
+        return {name: value for name, value in found.items() if value.isfinite()}
 
 
 def _collection(size: int, prefix: str) -> MetricCollection:

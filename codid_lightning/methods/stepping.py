@@ -56,6 +56,13 @@ def decay_learning_rates(optimizers: Sequence[Optimizer], epoch: int, epochs: in
             group["lr"] = group.setdefault("initial_lr", group["lr"]) * left  # both are in the checkpoint
 
 
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seed the global generators of the CPU and, where it is used, of the GPU."""
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed formats stack traces for devices not in use
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+
+
 class LossMeter:
     """Running means of named losses. Values stay on their device until they are read.
 

@@ -43,7 +43,7 @@ class DirectFusedAdam(FusedAdam):
     """Calls the fused kernel directly.
 
     With twenty small steps per batch, torch spends more time before the kernel than in it: it separates complex from
-    real parameters, groups them by device and dtype, and asks whether a GPU captures a graph, which searches for the
+    real parameters, groups them by device and dtype, and checks whether a GPU captures a graph, which searches for the
     driver library once Lightning is imported. None of this is needed for real parameters of one dtype on one device.
     Profilers and hooks see every step, as with torch's Adam.
     """

@@ -1,7 +1,11 @@
 """Encoders, decoders and predictors of the paper's architecture table.
 
 The table lists no activation between the layers of an encoder. With a ReLU after each inner BatchNorm, the paper's BASE
-row is reproduced. The last layer is linear, followed by its normalisation.
+row is reproduced. The last layer of `mlp` is linear, followed by its normalisation.
+
+`har` and `mfd` end in a ReLU, the table's max pooling and a mean over time, so that z >= 0. The table has neither that
+ReLU nor the mean. The mean gives vectors of d = 128, the last layer's channels; docs/reproduction.md compares BASE with
+and without the ReLU. `resnet18` ends as torchvision's does, for d = 512 in a mean of values >= 0, too.
 """
 
 from __future__ import annotations
@@ -15,16 +19,17 @@ from torchvision.models import resnet18
 
 from codid_lightning.nn.autoencoder import latent_shape, spatial_decoder
 
-Backbone = Literal["mlp", "resnet18", "har", "mfd"]
+Backbone = Literal["auto", "mlp", "resnet18", "har", "mfd"]
 DecoderKind = Literal[Backbone, "convolutional"]
 Shape = tuple[int, ...]
+_SHORTEST, _LONG = 28, 512  # series: what `har` needs at least, and where `mfd` with its longer steps begins
 
 
 class Encoder(nn.Module):
     """One subnetwork per attribute: x (B, *input_shape) to z (B, Q, d).
 
     Args:
-        backbone: Row of the architecture table.
+        backbone: Row of the architecture table; `auto` takes the one that fits the shape.
         input_shape: Shape of one sample.
         num_attributes: Q.
         latent_dim: d.
@@ -36,8 +41,9 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         width = 2 * latent_dim if variational else latent_dim
-        build = {"mlp": _mlp, "resnet18": _resnet18, "har": _har, "mfd": _mfd}[backbone]
-        _check_shape(backbone, input_shape)
+        row = fitting(input_shape) if backbone == "auto" else backbone
+        build = {"mlp": _mlp, "resnet18": _resnet18, "har": _har, "mfd": _mfd}[row]
+        _check_shape(row, input_shape)
         self.subnetworks = nn.ModuleList(build(input_shape, width) for _ in range(num_attributes))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -49,7 +55,8 @@ class Decoder(nn.Module):
     """All representations together to a reconstruction: z (B, Q, d) to x (B, *input_shape).
 
     Args:
-        kind: Row of the architecture table, or `convolutional` for the decoder of `ConditionalAutoencoder`.
+        kind: Row of the architecture table, `auto` for the one that fits the shape, `convolutional` for the decoder of
+            `ConditionalAutoencoder`.
         input_shape: Shape of one sample.
         num_attributes: Q.
         latent_dim: d.
@@ -58,7 +65,7 @@ class Decoder(nn.Module):
     def __init__(self, kind: DecoderKind, input_shape: Shape, num_attributes: int, latent_dim: int) -> None:
         super().__init__()
         table = {"mlp": _mlp_decoder, "resnet18": _image_decoder, "har": _har_decoder, "mfd": _mfd_decoder}
-        build = {**table, "convolutional": _convolutional_decoder}[kind]
+        build = {**table, "convolutional": _convolutional_decoder}[fitting(input_shape) if kind == "auto" else kind]
         self.network = build(num_attributes * latent_dim, input_shape)
         self.input_shape = input_shape
 
@@ -69,6 +76,15 @@ class Decoder(nn.Module):
             for dim, size in enumerate(self.input_shape[1:], start=2):
                 x = x.narrow(dim, 0, size)
         return x.reshape(len(z), *self.input_shape)
+
+
+def fitting(shape: Shape) -> Backbone:
+    """The backbone for inputs of a shape: `resnet18` for images, `har` or `mfd` for short or long series, or `mlp`."""
+    if len(shape) == 3:
+        return "resnet18"
+    if len(shape) != 2 or shape[1] < _SHORTEST:
+        return "mlp"
+    return "har" if shape[1] < _LONG else "mfd"
 
 
 def _check_shape(backbone: Backbone, shape: Shape) -> None:
@@ -125,7 +141,7 @@ def _conv(inner: int, outer: int, kernel: int, stride: int) -> list[nn.Module]:
 
 
 def _pooled(layers: list[nn.Module], channels: int, width: int) -> nn.Module:
-    """Convolutions, then the mean over time; the table's last layer has as many channels as d."""
+    """Convolutions that end in a ReLU, then the mean over time; the table's last layer has as many channels as d."""
     head: list[nn.Module] = [nn.MaxPool1d(2), nn.AdaptiveAvgPool1d(1), nn.Flatten()]
     return nn.Sequential(*layers, *head, *([] if width == channels else [nn.Linear(channels, width)]))
 

@@ -34,13 +34,13 @@ class Table:
         self.shape = (num_groups, max(1, int(counts.max())))  # the one host synchronisation of a batch
         self.position = group * self.shape[1] + row  # (B,) of each sample in the flattened table
 
-    def spread(self, x: Tensor, fill: float = 0) -> Tensor:
+    def pad(self, x: Tensor, fill: float = 0) -> Tensor:
         """Arrange samples (B, ...) as a table (G, M, ...); padding has the value `fill`."""
         flat = x.new_full((self.shape[0] * self.shape[1], *x.shape[1:]), fill)
         table: Tensor = flat.index_copy(0, self.position, x).unflatten(0, self.shape)
         return table
 
-    def collect(self, table: Tensor) -> Tensor:
+    def unpad(self, table: Tensor) -> Tensor:
         """Values of a table (G, M, ...) in the order of the samples (B, ...)."""
         return table.flatten(0, 1).index_select(0, self.position)
 
@@ -76,9 +76,9 @@ class ConditionalMLP(nn.Module):
     def forward(self, x: Tensor, group: Tensor | Table, condition: Tensor) -> Tensor:
         """Outputs (B,) for inputs (B, in_features), groups (B,) or their `Table`, and conditions (B,)."""
         table = group if isinstance(group, Table) else Table(group, len(self.weight))
-        rows = self.condition.index_select(0, table.spread(condition).flatten()).unflatten(0, table.shape)
-        hidden = torch.bmm(table.spread(x), self.weight) + rows
-        return table.collect(self.output(hidden.relu()))
+        rows = self.condition.index_select(0, table.pad(condition).flatten()).unflatten(0, table.shape)
+        hidden = torch.bmm(table.pad(x), self.weight) + rows
+        return table.unpad(self.output(hidden.relu()))
 
     def output(self, hidden: Tensor) -> Tensor:
         """Outputs (G, M) of hidden units (G, M, H); row times matrix is ten times faster than matrix times column."""

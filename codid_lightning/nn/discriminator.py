@@ -28,10 +28,10 @@ class PairTable:
     share: Tensor  # (G, M) weight of each pair in the mean loss: 1 / number of pairs, or 0 without a partner
 
     @classmethod
-    def lay_out(cls, table: Table, own: Tensor, rest: Tensor, condition: Tensor, partnered: Tensor) -> PairTable:
+    def from_batch(cls, table: Table, own: Tensor, rest: Tensor, condition: Tensor, partnered: Tensor) -> PairTable:
         """Arrange representations (B, d) and (B, r), conditions (B,) and the mask of samples with a partner (B,)."""
         share = partnered / partnered.sum().clamp_min(1)
-        return cls(table, *(table.spread(part) for part in (own, rest, condition, share)))
+        return cls(table, *(table.pad(part) for part in (own, rest, condition, share)))
 
     def positions(self, permutation: Tensor) -> Tensor:
         """Permutations (R, B) of samples as permutations (R, G * M) of rows; padding is not moved."""
@@ -99,7 +99,7 @@ class Discriminator(ConditionalMLP):
         self._through_relu(grad_logits, work)
         into = torch.bmm(work.gradient, self.weight.mT)  # (G, 2M, d + r)
         return PairGradients(
-            *(table.collect(part) for part in (losses[:, :rows], losses[:, rows:], into[:, :rows], into[:, rows:]))
+            *(table.unpad(part) for part in (losses[:, :rows], losses[:, rows:], into[:, :rows], into[:, rows:]))
         )
 
     @torch.no_grad()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 def world_size() -> int:
@@ -71,12 +73,19 @@ def gather(x: Tensor) -> Tensor:
     return gathered
 
 
-def gather_plain(value: Any) -> list[Any]:
+def gather_objects(value: Any) -> list[Any]:
     """A value of every rank that is not a tensor, in rank order."""
     values = [value] * world_size()
     if len(values) > 1:
         dist.all_gather_object(values, value)
     return values
+
+
+def from_first_rank(compute: Callable[[], T]) -> T:
+    """What rank 0 computes, on every rank."""
+    first = world_size() == 1 or dist.get_rank() == 0
+    value: T = gather_objects(compute() if first else None)[0]
+    return value
 
 
 class _Sum(torch.autograd.Function):
@@ -102,16 +111,38 @@ def average_differentiably(tensors: Sequence[Tensor]) -> list[Tensor]:
     return _split_like(flat, tensors)
 
 
+def moments(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and variance over some dimensions and over all ranks, and how many numbers they are of.
+
+    Both are differentiable any number of times, with respect to the inputs of all ranks.
+    """
+    mean, variance = x.mean(dims), x.var(dims, correction=0)
+    count = mean.new_full((1,), x.numel() // mean.numel())
+    if world_size() == 1:
+        return mean, variance, count
+    own = torch.cat([mean, variance, count])
+    places = [own if rank == dist.get_rank() else torch.zeros_like(own) for rank in range(world_size())]
+    means, variances, counts = _Sum.apply(torch.stack(places)).split([len(mean), len(mean), 1], dim=1)
+    share = counts / counts.sum()
+    mean = (share * means).sum(0)
+    return mean, (share * (variances + (means - mean).square())).sum(0), counts.sum(0)
+
+
 def scale_to_global_mean(mean: Tensor, x: Tensor) -> Tensor:
     """A mean over this rank's rows of `x`, weighted so that the mean over ranks is the mean over all rows."""
-    if world_size() == 1:
-        return mean
+    return mean if world_size() == 1 else mean * relative_size(x)
+
+
+def relative_size(x: Tensor) -> float:
+    """Rows of `x` on this rank, relative to their mean number over ranks."""
     counts = row_counts(x)
-    return mean * (len(x) * len(counts) / sum(counts))
+    return len(x) * len(counts) / sum(counts)
 
 
 def row_counts(x: Tensor) -> list[int]:
     """Number of rows on each rank; the last batch of an epoch may differ by one."""
+    if world_size() == 1:
+        return [len(x)]
     counts = [torch.zeros((), dtype=torch.long, device=x.device) for _ in range(world_size())]
     dist.all_gather(counts, torch.tensor(len(x), device=x.device))
     return [int(c) for c in counts]

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from codid_lightning.nn.conditional import Table
 
 MAX_LOGIT = 5.0  # of the subclustering net: with larger logits its gradients would vanish
+UNUSED = -1e9  # logit of slots not in use; a sum over such slots alone has finite gradients, unlike with -inf
 
 
 class ModePredictor(nn.Module):
@@ -44,6 +45,48 @@ class ModePredictor(nn.Module):
         """Log-probabilities (B, slots) of representations (B, d); -inf for slots that are not `active`."""
         logits = torch.addmm(self.bias, z, self.weight.T)
         return logits.masked_fill(~active, -torch.inf).log_softmax(1)
+
+
+class PriorPredictor(nn.Module):
+    """A mode predictor that keeps apart what content says about clusters and what other attributes say about them.
+
+    Content s gives logits of pairs (c, e): cluster c together with value e of the other attributes. With one value
+    these are logits of clusters. The tables of training's frequencies are buffers, so that a checkpoint has them.
+
+    Args:
+        num_slots: Slots over all values, C.
+        latent_dim: Dimensions of the representation.
+        pairs: Values e that are predicted together with the cluster, E; 1 predicts clusters alone.
+        rows: Rows of the table of log-ratios: values of the other attributes.
+    """
+
+    log_ratio: Tensor  # (R, C) log p(c | e) / p(c) in training
+    log_marginal: Tensor  # (C,) log p(c) in training
+    temperature: Tensor  # () divides the logits in evaluation
+
+    def __init__(self, num_slots: int, latent_dim: int, pairs: int, rows: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_slots, pairs, latent_dim))
+        self.bias = nn.Parameter(torch.empty(num_slots, pairs))
+        self.register_buffer("log_ratio", torch.zeros(rows, num_slots))
+        self.register_buffer("log_marginal", torch.zeros(num_slots))
+        self.register_buffer("temperature", torch.ones(()))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Initialise the rows like `nn.Linear`."""
+        bound = 1 / sqrt(self.weight.shape[2])
+        nn.init.uniform_(self.weight, -bound, bound)
+        nn.init.uniform_(self.bias, -bound, bound)
+
+    def logits(self, z: Tensor, active: Tensor) -> Tensor:
+        """Logits (B, C, E) of representations (B, d); `UNUSED` for slots that are not `active`."""
+        logits: Tensor = torch.addmm(self.bias.flatten(), z, self.weight.flatten(0, 1).T).view(len(z), *self.bias.shape)
+        return logits.masked_fill(~active[:, None], UNUSED)
+
+    def forward(self, z: Tensor, active: Tensor) -> Tensor:
+        """Log-probabilities log p(c | s) (B, C) of representations (B, d)."""
+        return self.logits(z, active).logsumexp(2).log_softmax(1)
 
 
 class SubclusterNet(nn.Module):
@@ -73,12 +116,23 @@ class SubclusterNet(nn.Module):
     def forward(self, z: Tensor, value: Tensor | Table, slot: Tensor) -> Tensor:
         """Probabilities (B, 2) for representations (B, d), values (B,) or their `Table`, and slots (B,)."""
         table = value if isinstance(value, Table) else Table(value, len(self.weight))
-        hidden = table.collect(torch.baddbmm(self.bias, table.spread(z), self.weight).relu())
+        hidden = table.unpad(torch.baddbmm(self.bias, table.pad(z), self.weight).relu())
         weight, bias = self.out_weight.index_select(0, slot), self.out_bias.index_select(0, slot)
-        logits = (weight * hidden[:, None]).sum(2) + bias
-        log_odds = logits[:, 0] - logits[:, 1]
-        first = (log_odds / (1 + log_odds.abs() / MAX_LOGIT)).sigmoid()
-        return torch.stack([first, 1 - first], dim=1)
+        return _halves((weight * hidden[:, None]).sum(2) + bias)
+
+    def in_all_slots(self, z: Tensor, value: Tensor) -> Tensor:
+        """Probabilities (B, K, 2) in every slot of the value (B,), for representations (B, d)."""
+        table, values = Table(value, len(self.weight)), len(self.weight)
+        hidden = torch.baddbmm(self.bias, table.pad(z), self.weight).relu()
+        weight, bias = self.out_weight.reshape(values, -1, hidden.shape[2]), self.out_bias.reshape(values, 1, -1)
+        return _halves(table.unpad(torch.baddbmm(bias, hidden, weight.mT)).unflatten(1, (-1, 2)))
+
+
+def _halves(logits: Tensor) -> Tensor:
+    """Probabilities (..., 2) of bounded log-odds."""
+    log_odds = logits[..., 0] - logits[..., 1]
+    first = (log_odds / (1 + log_odds.abs() / MAX_LOGIT)).sigmoid()
+    return torch.stack([first, 1 - first], dim=-1)
 
 
 @torch.no_grad()
@@ -99,6 +153,52 @@ def carry_over(tables: Iterable[nn.Parameter], inherit: Tensor, optimizers: Iter
             for name, moment in optimizer.state.get(table, {}).items():
                 if name in ("exp_avg", "exp_avg_sq"):
                     _inherit(moment, inherit)
+
+
+@torch.no_grad()
+def conserving_shifts(former: Tensor, inherited: Tensor, inherit: Tensor, share: Tensor) -> Tensor:
+    """What to add to inherited logits, so that clusters that split or merge keep the probability they had.
+
+    The children of a split share their parent's for every sample. A merged cluster gets the sum of its parts', in the
+    mean of the samples: one logit, linear in z, cannot be the logarithm of the sum of two exponentials everywhere.
+
+    Args:
+        former: Log-probabilities of samples (N, A * K) before, -inf for slots not in use.
+        inherited: Log-probabilities or logits (N, A * K) after the rows were inherited, -inf for slots not in use.
+        inherit: Weight of former slot j in slot k of each value, (A, K, K).
+        share: Share of its parent's probability, (A, K).
+
+    Returns:
+        The shifts, (A * K,).
+    """
+    shifts = share.double().log().flatten()
+    parts = (inherit > 0).double()
+    merged = (parts.sum(2) > 1).flatten()
+    if merged.any():
+        before = former.double().exp().mean(0).view(parts.shape[:2])
+        goal = (parts @ before[..., None]).flatten()[merged]
+        logits = inherited.double() + shifts
+        shifts[merged] = _calibrated(logits[:, merged], logits[:, ~merged].logsumexp(1), goal)
+    return shifts.to(former)
+
+
+def _calibrated(logits: Tensor, rest: Tensor, goal: Tensor) -> Tensor:
+    """Shifts (m,) with which logits (N, m) have these mean probabilities (m,), beside one more logit (N,).
+
+    They maximise a concave function, the mean log-likelihood of labels that occur as often as the goal says.
+    """
+    shifts = torch.zeros_like(goal)
+    search = torch.optim.LBFGS(
+        [shifts], max_iter=200, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> float:
+        table = torch.cat([rest[:, None], logits + shifts], dim=1)
+        shifts.grad = table.softmax(1)[:, 1:].mean(0) - goal
+        return float(table.logsumexp(1).mean() - goal @ shifts)
+
+    search.step(loss)
+    return shifts
 
 
 def _inherit(table: Tensor, inherit: Tensor) -> None:

@@ -15,26 +15,37 @@ from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import CSVLogger, WandbLogger  # noqa: F401  (short class names in configs)
 
 import codid_lightning
+from codid_lightning.errors import RunError
 from codid_lightning.training import migration
-from codid_lightning.training.config_files import current_configs, nested_nulls, packaged_configs, with_run_config
+from codid_lightning.training.config_files import expanded_configs, nested_nulls, packaged_configs, with_run_config
 from codid_lightning.training.registry import PARENTS, public_path
 from datamodules.base import FACTS
+from datamodules.partition import pinned
 
 Config = str | Path | Mapping[str, Any] | Namespace
-Selection = Literal["last", "val", "val_balanced", "val_worst"]
-MONITORS = {"val": "val/acc", "val_balanced": "val/balanced_acc", "val_worst": "val/worst_acc"}
+Objective = Literal["val", "val_balanced", "val_worst", "val_reference_balanced", "val_reference_worst"]
+Selection = Literal["last", Objective]
+MONITORS: dict[str, str] = {
+    "val": "val/acc",
+    "val_balanced": "val/balanced_acc",
+    "val_worst": "val/worst_acc",
+    "val_reference_balanced": "val/balanced_reference_acc",
+    "val_reference_worst": "val/worst_reference_acc",
+}
 KEYS = {
     "config": "a config file; later ones, and keys on the command line, override earlier ones",
     "seed_everything": "seed of initialisation and training; data has a seed of its own",
-    "dataset": "name of the data set in results: the config's folder",
-    "method": "name of the method in results: the config or overlay",
+    "dataset": "name of the data set in results: the config's folder; by default that of the data file",
+    "method": "name of the method in results: the config or overlay; by default that of the class",
     "title": "how tables and figures write the method; by default its name",
     "space": "search space of `codid tune`: config keys and their possible values, or a file with them",
     "run_dir": "directory of this run; by default a new one below trainer.default_root_dir",
     "resume": "continue from the last checkpoint of the same run, if there is one",
     "selection": "epoch to test: the last, or the best on validation data by plain accuracy of a_1 (val), its mean "
-    "over the cells of (a_1, a_2) (val_balanced) or its value in the worst cell (val_worst)",
+    "over the cells of (a_1, a_2) (val_balanced) or its value in the worst cell (val_worst); val_reference_balanced "
+    "and val_reference_worst are the same over the cells of data.partition",
     "ckpt_path": "checkpoint to start from; its run's config is used where none is given",
+    "adapted": "test and predict as adapted by `codid adapt`: true, for its file beside the checkpoint; or a file",
 }
 TRAINER_DEFAULTS = {
     "default_root_dir": "runs",
@@ -69,6 +80,7 @@ def add_run_arguments(parser: LightningArgumentParser) -> None:
     parser.add_argument("--resume", type=bool, default=False, help=KEYS["resume"])
     parser.add_argument("--selection", type=Selection, default="last", help=KEYS["selection"])
     parser.add_argument("--ckpt_path", type=str | None, default=None, help=KEYS["ckpt_path"])
+    parser.add_argument("--adapted", type=bool | str, default=False, help=KEYS["adapted"])
     for fact in FACTS:
         parser.link_arguments(f"data.{fact}", f"model.init_args.{fact}", apply_on="instantiate")
 
@@ -76,8 +88,25 @@ def add_run_arguments(parser: LightningArgumentParser) -> None:
 def parse(arguments: Sequence[str]) -> Namespace:
     """Parse arguments as `codid fit` takes them: `-c FILE`, `--key value`, `--key=value`."""
     given = with_run_config(packaged_configs(nested_nulls(arguments)))
-    config: Namespace = run_parser().parse_args(current_configs(given))
+    config: Namespace = run_parser().parse_args(expanded_configs(given))
+    if config.data is not None:
+        config.dataset = config.dataset or _data_name(config.data)
+    if config.model is not None:
+        config.method = config.method or _class_name(config.model)
     return config
+
+
+def _data_name(data: Namespace) -> str:
+    """The name of the user's file, or of the folder that a `metadata.csv` describes; else that of the class."""
+    arguments = data.get("init_args") or {}
+    if not (named := arguments.get("file")):
+        return _class_name(data)
+    file = Path(arguments.get("root") or ".", named).resolve()
+    return file.parent.name if file.stem == "metadata" else file.stem
+
+
+def _class_name(section: Namespace) -> str:
+    return str(section.class_path).rpartition(".")[2].lower()
 
 
 def resolve(arguments: Sequence[str]) -> dict[str, Any]:
@@ -89,7 +118,19 @@ def as_dict(config: Namespace) -> dict[str, Any]:
     """A parsed config as plain values; public classes are spelt in one way, so that equal configs have one identity."""
     dump = run_parser().dump(config, skip_link_targets=False, skip_unset=False, format="yaml")
     resolved: dict[str, Any] = _with_public_paths(yaml.safe_load(dump))
+    arguments = (resolved.get("data") or {}).get("init_args") or {}
+    if arguments.get("partition"):
+        arguments["partition"] = pinned(arguments["partition"])
     return resolved
+
+
+def check_selection(name: str, config: Mapping[str, Any]) -> None:
+    """Raise if a resolved config has no reference partition, and epochs or trials are chosen by its cells."""
+    if "reference" in name and not config["data"]["init_args"].get("partition"):
+        raise RunError(
+            f"{name} needs a reference partition: give a file of cells with data.partition (`codid evaluate RUN "
+            "--partition cells.npz` writes one), or choose another."
+        )
 
 
 def _with_public_paths(value: Any) -> Any:

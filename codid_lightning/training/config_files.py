@@ -12,6 +12,9 @@ import yaml
 from codid_lightning.errors import RunError
 from codid_lightning.training import migration, runs
 
+OVERLAYS = "overlays"  # key of a config file: files beside it that are read after it
+_CONFIG = "--config="
+
 
 def config_folder() -> Path:
     """Folder of the shipped configs: inside the installed package, or beside it in its repository."""
@@ -28,27 +31,54 @@ def packaged_configs(arguments: Sequence[str]) -> list[str]:
     ]
 
 
-def current_configs(arguments: Sequence[str]) -> list[str]:
-    """The arguments, with config files of earlier versions replaced by their upgraded content.
+def expanded_configs(arguments: Sequence[str]) -> list[str]:
+    """The arguments, with each config file followed by its `overlays`, and files of earlier versions upgraded.
 
     Raises:
-        RunError: A config file is not YAML. The parser's own error does not name the file.
+        RunError: A config file or an overlay is not YAML or does not exist.
     """
-    result = list(arguments)
-    for place, prefix, file in _config_arguments(result):
-        if file.startswith("{") or not Path(file).is_file():  # content, or an error that the parser reports
-            continue
-        config = read_yaml(Path(file))
-        if isinstance(config, dict) and migration.is_outdated(config):
-            upgraded = migration.upgrade(_with_parts(config, Path(file).parent), str(file))
-            result[place] = prefix + json.dumps(upgraded)
+    result: list[str] = []
+    for argument in _joined(arguments):
+        file = argument.removeprefix(_CONFIG)
+        if argument.startswith(_CONFIG) and not file.startswith("{") and Path(file).is_file():
+            result += _expanded(Path(file))
+        else:
+            result.append(argument)
     return result
+
+
+def _expanded(file: Path, within: tuple[Path, ...] = ()) -> list[str]:
+    """A config file, then those that it names under `overlays`, as arguments."""
+    file = file.resolve() if within else file
+    if file.resolve() in within:
+        raise RunError(f"{file}: its overlays lead back to itself.")
+    config = read_yaml(file)
+    if not isinstance(config, dict):
+        return [f"{_CONFIG}{file}"]
+    outdated, overlays = migration.is_outdated(config), config.pop(OVERLAYS, None)
+    if not outdated and overlays is None:
+        return [f"{_CONFIG}{file}"]
+    content = _with_parts(config, file.parent)
+    own = migration.upgrade(content, str(file)) if outdated else content
+    result = [_CONFIG + json.dumps(own)] if own else []
+    for name in _names_of_overlays(overlays, file):
+        if not (file.parent / name).is_file():
+            raise RunError(f"{file}: there is no file {file.parent / name}, which `{OVERLAYS}` names.")
+        result += _expanded(file.parent / name, (*within, file.resolve()))
+    return result
+
+
+def _names_of_overlays(overlays: Any, file: Path) -> list[str]:
+    names = [overlays] if isinstance(overlays, str) else [] if overlays is None else overlays
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise RunError(f"{file}: `{OVERLAYS}` is {overlays!r}; it must be the name of a file, or a list of names.")
+    return names
 
 
 def with_run_config(arguments: Sequence[str]) -> list[str]:
     """Add the config saved beside the checkpoint (`--ckpt_path`) unless a config is given."""
     given = list(arguments)
-    if next(_config_arguments(given), None) is not None:
+    if any(argument.startswith(_CONFIG) for argument in _joined(given)):
         return given
     for i, argument in enumerate(given):
         path = argument.split("=", 1)[1] if argument.startswith("--ckpt_path=") else "".join(given[i + 1 : i + 2])
@@ -85,13 +115,12 @@ def read_yaml(file: Path) -> Any:
         raise RunError(f"{file} is not a YAML file: {error}") from error
 
 
-def _config_arguments(arguments: Sequence[str]) -> Iterator[tuple[int, str, str]]:
-    """Position, prefix and value of every `-c FILE`, `--config FILE` and `--config=FILE`."""
-    for i, argument in enumerate(arguments):
-        if argument.startswith("--config="):
-            yield i, "--config=", argument.removeprefix("--config=")
-        elif argument in ("-c", "--config") and i + 1 < len(arguments):
-            yield i + 1, "", arguments[i + 1]
+def _joined(arguments: Sequence[str]) -> Iterator[str]:
+    """The arguments, with `-c FILE` and `--config FILE` written as `--config=FILE`."""
+    given = iter(arguments)
+    for argument in given:
+        value = next(given, None) if argument in ("-c", "--config") else None
+        yield argument if value is None else _CONFIG + value
 
 
 def _with_parts(config: dict[str, Any], folder: Path) -> dict[str, Any]:

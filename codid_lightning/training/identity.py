@@ -19,6 +19,9 @@ _LEFT_OUT = {
     "how a run of the same experiment is started or continued": (
         "resume", "ckpt_path", "weights_only",
     ),
+    "how a finished run is used": (
+        "adapted",
+    ),
     "what is displayed, logged or returned": (
         "verbose", "return_predictions", "trainer.logger", "trainer.profiler", "trainer.log_every_n_steps",
         "trainer.enable_progress_bar", "trainer.enable_model_summary", "trainer.enable_checkpointing",
@@ -29,6 +32,8 @@ _LEFT_OUT = {
     ),
 }  # fmt: skip
 _UNRELATED = {key for keys in _LEFT_OUT.values() for key in keys}
+# Keys that earlier versions did not have, and that change nothing if they are null.
+_OFF_IF_NULL = ("data.init_args.global_batch_size", "data.init_args.partition")
 # Of `trainer.callbacks` and `trainer.plugins`, classes of these packages that observe, write files or find ranks are
 # left out. All others count, also unknown ones of users.
 _KNOWN_PACKAGES = ("codid_lightning", "lightning")
@@ -41,6 +46,8 @@ _PLACE_PLUGINS = ("CheckpointIO", "Environment")  # how their names end
 # `data.init_args.root` is a place for the public data sets: their files are the same everywhere. For own data, and for
 # classes of users, another folder is another data set.
 _PUBLIC_DATA, _OWN_DATA = "datamodules", {"OwnArrays", "OwnImages"}
+# Of the reference partition only the content counts, which a resolved config adds to the path: `cells.npz@0123...`.
+_PARTITION = "data.init_args.partition"
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
@@ -71,6 +78,11 @@ def _experiment(config: Mapping[str, Any]) -> dict[str, Any]:
         unrelated.add("data.init_args.root")
     below = tuple(f"{name}." for name in unrelated)
     kept = {k: v for k, v in flatten(config) if k not in unrelated and not k.startswith(below)}
+    for key in _OFF_IF_NULL:
+        if kept.get(key, 0) is None:
+            del kept[key]
+    if _PARTITION in kept:
+        kept[_PARTITION] = str(kept[_PARTITION]).rpartition("@")[2]
     trainer = config.get("trainer") or {}
     for key in ("callbacks", "plugins"):
         if counting := [entry for entry in _as_list(trainer.get(key)) if not _observes(entry)]:

@@ -20,7 +20,7 @@ TENSORBOARD = "lightning.pytorch.loggers.TensorBoardLogger"
 
 
 class FaultTolerantWandbLogger(WandbLogger):
-    """W&B's logger that never ends a training: where it fails, it logs offline or not at all."""
+    """A W&B logger whose errors do not end the training: it then logs offline or not at all."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from codid_lightning.methods.lightning_adapter import NOTES
 
 # Advice that does not apply here: batches are indexed whole and sharded without padding, losses are logged per epoch,
 # metrics are the same on all ranks, callbacks come from the config and not from the checkpoint.
@@ -20,7 +23,7 @@ _NEEDLESS_WARNINGS = (
 )
 
 
-# Lightning counts optimizer steps, of which a batch makes several here, and does not know that our loaders continue
+# Lightning counts optimizer steps, of which a batch makes several here, and cannot detect that our loaders continue
 # with the batch after the checkpoint.
 _RESUME_WARNING = r"You're resuming from a checkpoint that ended before the epoch ended"
 
@@ -33,15 +36,35 @@ def exact_resume() -> Iterator[None]:
         yield
 
 
+class _Print(logging.Handler):
+    """Prints to what standard output is at that moment: a file, a pipe, or the screen above a progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(record.getMessage(), file=sys.stdout, flush=True)
+
+
+@contextmanager
+def _printed(notes: logging.Logger) -> Iterator[None]:
+    """Print the notes of a logger, and nowhere else."""
+    handler, propagated = _Print(), notes.propagate
+    notes.addHandler(handler)
+    notes.propagate = False
+    try:
+        yield
+    finally:
+        notes.removeHandler(handler)
+        notes.propagate = propagated
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hide Lightning's notes about itself; its warnings about the user's run are shown."""
+    """Hide Lightning's notes about itself and print ours; warnings about the user's run are shown."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:
             logger.setLevel(logging.WARNING)
-        with warnings.catch_warnings():
+        with _printed(NOTES), warnings.catch_warnings():
             for message in _NEEDLESS_WARNINGS:
                 warnings.filterwarnings("ignore", message=message)
             yield

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,31 +12,35 @@ from typing import Any
 
 from jsonargparse import Namespace
 from lightning import Trainer, seed_everything
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.callbacks import ProgressBar as AnyProgressBar
 
 from codid_lightning.errors import RunError
 from codid_lightning.methods.base import DisentanglementModule
+from codid_lightning.methods.hardware import precision_problem, strategy_problem
 from codid_lightning.training import loggers, runs
 from codid_lightning.training.callbacks.checkpoint import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from codid_lightning.training.callbacks.progress import ProgressBar
 from codid_lightning.training.callbacks.stopping import StopOnSignal
-from codid_lightning.training.config import MONITORS, Config, as_dict, combine, run_parser
+from codid_lightning.training.config import MONITORS, Config, as_dict, check_selection, combine, run_parser
 from codid_lightning.training.identity import config_hash, difference
-from codid_lightning.training.lightning_adapter import recorded_hyperparameters
+from codid_lightning.training.lightning_adapter import let_go, recorded_hyperparameters
 from datamodules.base import AttributeDataModule, DataError
 
 
 @dataclass
 class Run:
-    """What `build` makes of a config; `trainer, module, data = run` takes it apart.
+    """The objects that `build` makes from a config; `trainer, module, data = run` unpacks them.
+
+    A run that has trained frees module and data when the last reference to it is gone: its trainer drops them.
 
     Args:
         trainer: With the callbacks, loggers and plugins of the config and of the run's directory.
         module: The method.
         data: The data set.
         config: The resolved config.
-        directory: Where config, logs, checkpoints and result go; None for a run that leaves nothing behind.
+        directory: Where config, logs, checkpoints and result go; None if the run writes no files.
         checkpoint: The checkpoint to start from.
     """
 
@@ -48,6 +54,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.identity = config_hash(self.config)
+        weakref.finalize(self, let_go, self.trainer).atexit = False
 
     def __iter__(self) -> Iterator[Any]:
         yield from (self.trainer, self.module, self.data)
@@ -92,12 +99,14 @@ def build(*configs: Config, record: bool = True) -> Run:
         RunError: The method or data set does not accept a value, or the directory belongs to another run.
     """
     config = combine(*configs)
+    _check_hardware(config.trainer, training=record)
     if config.seed_everything is not False:
         chosen = None if config.seed_everything is True else config.seed_everything
         config.seed_everything = seed_everything(chosen, workers=True)
     if not record:
         _recall_labels(config)
     resolved = as_dict(config)
+    check_selection(config.selection, resolved)
     directory: Path | None = None
     if record and not config.trainer.fast_dev_run:
         directory = _run_directory(config, resolved)
@@ -108,18 +117,28 @@ def build(*configs: Config, record: bool = True) -> Run:
     else:
         config.trainer.logger = False
     made = _instantiate(config, resolved)
+    gc.collect()  # parsing leaves errors that refer to themselves, to the frames here and so to what was made
     trainer = Trainer(**_trainer_arguments(dict(made.trainer), directory, config.selection))
     return Run(trainer, made.model, made.data, resolved, directory, config.ckpt_path)
+
+
+def _check_hardware(arguments: Namespace, training: bool) -> None:
+    """Raise for a strategy or precision that methods do not work with, before Lightning asks for a GPU or a package."""
+    strategy = getattr(arguments.strategy, "class_path", arguments.strategy)
+    name = strategy.rpartition(".")[2] if isinstance(strategy, str) else strategy
+    problem = strategy_problem(name) or precision_problem(arguments.precision, training)
+    if problem is not None:
+        raise RunError(problem)
 
 
 def _names(config: dict[str, Any]) -> tuple[str, str, str]:
     group = config["data"]["init_args"].get("test_group")
     repetition = f"seed{config['seed_everything']}" + ("" if group is None else f"-group{group}")
-    return config["dataset"] or "data", config["method"] or "model", repetition
+    return config["dataset"], config["method"], repetition
 
 
 def _recall_labels(config: Namespace) -> None:
-    """Read new files of one's own as the checkpoint's: with the names of its labels and inputs where none are given."""
+    """Take the names of labels and inputs from the checkpoint where the config of the user's own data has none."""
     data, path = config.data, config.ckpt_path
     if path is None or "labels" not in data.init_args:
         return
@@ -134,8 +153,11 @@ def _recall_labels(config: Namespace) -> None:
 
 
 def _run_directory(config: Namespace, resolved: dict[str, Any]) -> Path:
-    """The given directory, that of the process that launched this rank, the one to resume, or a new one."""
-    if "LOCAL_RANK" in os.environ and not config.run_dir:
+    """The given directory, that of the process that launched this rank, the one to resume, or a new one.
+
+    The tasks of a SLURM job step know nothing of each other yet, so the name of the step stands for the time.
+    """
+    if _was_launched() and not config.run_dir:
         if "CODID_RUN_DIR" not in os.environ:
             raise RunError("Ranks started by another launcher must share a directory: add --run_dir.")
         return Path(os.environ["CODID_RUN_DIR"])
@@ -145,11 +167,32 @@ def _run_directory(config: Namespace, resolved: dict[str, Any]) -> Path:
         found = runs.latest_run(root, config_hash(resolved))
     if found is None:
         with runs.writable(root, "--trainer.default_root_dir"):
-            found = runs.new_run_directory(root, *_names(resolved))
+            names, step = _names(resolved), _slurm_step()
+            found = root.joinpath(*names, step) if step else runs.new_run_directory(root, *names)
     with runs.writable(found, "--run_dir"):
         found.mkdir(parents=True, exist_ok=True)
-    os.environ["CODID_RUN_DIR"] = str(found)
+    os.environ |= {"CODID_RUN_DIR": str(found), "CODID_RUN_PID": str(os.getpid())}
     return found
+
+
+def _was_launched() -> bool:
+    """Whether another process started this one as a rank of its run.
+
+    Lightning sets `LOCAL_RANK` also in the process that starts the others, and leaves it there after the run.
+    """
+    return "LOCAL_RANK" in os.environ and os.environ.get("CODID_RUN_PID") != str(os.getpid())
+
+
+def _slurm_step() -> str | None:
+    """The name of the SLURM job step whose tasks train together; None if this process trains alone or is a child."""
+    if not SLURMEnvironment.detect() or os.environ["SLURM_NTASKS"] == "1":
+        return None
+    return f"slurm-{os.environ.get('SLURM_JOB_ID', '0')}.{os.environ.get('SLURM_STEP_ID', '0')}"
+
+
+def _is_first_process() -> bool:
+    """Whether no other process of this run has started before; the others may find what the first has written."""
+    return not _was_launched() and (_slurm_step() is None or os.environ["SLURM_PROCID"] == "0")
 
 
 def _resumes(config: Namespace) -> bool:
@@ -158,7 +201,7 @@ def _resumes(config: Namespace) -> bool:
 
 def _checkpoint_to_start_from(config: Namespace, resolved: dict[str, Any], directory: Path) -> str | None:
     if not _resumes(config):
-        if config.ckpt_path is None and "LOCAL_RANK" not in os.environ:
+        if config.ckpt_path is None and _is_first_process():
             check_not_started(directory)
         path: str | None = config.ckpt_path
         return path
@@ -203,7 +246,7 @@ def _instantiate(config: Namespace, resolved: dict[str, Any]) -> Namespace:
 
 
 def _trainer_arguments(arguments: dict[str, Any], directory: Path | None, selection: str) -> dict[str, Any]:
-    """Add checkpoints, progress, signals and atomic file writing to what the config asks for."""
+    """Add checkpoints, progress, signal handling and atomic file writing to the arguments of the config."""
     callbacks: list[Callback] = _as_list(arguments.get("callbacks"))
     if arguments.get("enable_progress_bar") is not False and not any(isinstance(c, AnyProgressBar) for c in callbacks):
         callbacks.append(ProgressBar())

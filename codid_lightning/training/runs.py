@@ -28,7 +28,7 @@ IN_USE = ".in-use"  # locked while a process trains
 
 @dataclass
 class Result:
-    """What a run leaves for tables and figures."""
+    """The result of a run, from which tables and figures are made."""
 
     method: str
     dataset: str
@@ -75,7 +75,8 @@ def replacing(path: Path) -> Iterator[Path]:
         error.filename = str(path)  # the error of a full disk names no file
         raise
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # of a folder that is none, which the error above is about
+            part.unlink(missing_ok=True)
 
 
 def remove_partial_files(directory: Path) -> None:
@@ -93,6 +94,20 @@ def writable(path: Path, key: str) -> Iterator[None]:
         raise RunError(
             f"Cannot write to {path} ({error.strerror}): choose a folder that can be written with {key}."
         ) from error
+
+
+def write_output(path: Path, text: str, key: str) -> None:
+    """Write the file that a command's `key` names, with its folder."""
+    with writable(path, key):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as part:
+            part.write_text(text, encoding="utf-8")
+
+
+def make_folder(path: Path, key: str) -> None:
+    """Make the folder that a command's `key` names."""
+    with writable(path, key):
+        path.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager

@@ -14,10 +14,11 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from codid_lightning.errors import RunError
 from codid_lightning.training import runs
-from codid_lightning.training.callbacks.checkpoint import NO_CANDIDATE, LastCheckpoint
+from codid_lightning.training.callbacks.checkpoint import NO_CANDIDATE, AtomicCheckpointIO, LastCheckpoint
 from codid_lightning.training.callbacks.predictions import PredictionWriter
 from codid_lightning.training.callbacks.stopping import StopOnSignal, Stopped
 from codid_lightning.training.lightning_adapter import batches_of_epoch
+from codid_lightning.training.loading import use_adaptation
 from codid_lightning.training.messages import exact_resume
 from codid_lightning.training.run import Run, check_not_started
 
@@ -41,6 +42,8 @@ def fit(run: Run) -> runs.Result:
 
 def train(run: Run) -> None:
     """Train and validate, and read no test data. The run's directory gets the config and checkpoints."""
+    if run.config["adapted"] is not False:
+        raise RunError("`adapted` is for test and predict: a model is adapted after its training, by `codid adapt`.")
     problem = run.module.schedule_problem(run.trainer.max_epochs or 0)
     if problem is not None and not run.trainer.fast_dev_run:  # type: ignore[attr-defined]
         raise RunError(problem)
@@ -69,26 +72,35 @@ def train(run: Run) -> None:
 
 def validate(run: Run) -> dict[str, float]:
     """Metrics on validation data."""
-    _check_trained(run)
+    _prepare(run)
     run.trainer.validate(run.module, datamodule=run.data, ckpt_path=run.checkpoint, verbose=False)
     return _metrics(run)
 
 
 def test(run: Run) -> dict[str, float]:
     """Metrics on the test sets."""
-    _check_trained(run)
+    _prepare(run)
     run.trainer.test(run.module, datamodule=run.data, ckpt_path=run.checkpoint, verbose=False)
     return _metrics(run)
 
 
 def predict(run: Run) -> Path:
     """Write predictions and representations of the test sets; the folder they are in."""
-    _check_trained(run)
+    _prepare(run)
     folder = _prediction_folder(run)
+    runs.make_folder(folder, "--run_dir")
     callbacks: list[Callback] = run.trainer.callbacks  # type: ignore[attr-defined]
     callbacks.append(PredictionWriter(folder))
     run.trainer.predict(run.module, datamodule=run.data, ckpt_path=run.checkpoint, return_predictions=False)
     return folder
+
+
+def _prepare(run: Run) -> None:
+    """Check that the model is trained, and adapt it if the config says so."""
+    _check_trained(run)
+    if run.config["adapted"] is not False and run.checkpoint is not None:
+        state = AtomicCheckpointIO().load_checkpoint(run.checkpoint, map_location="cpu")
+        use_adaptation(run.module, run.config["adapted"], Path(run.checkpoint), state["state_dict"])
 
 
 def _check_trained(run: Run) -> None:
@@ -121,9 +133,9 @@ def _fit(run: Run) -> runs.Result:
 
 def _result(run: Run, metrics: dict[str, float], epochs: int, seconds: float) -> runs.Result:
     return runs.Result(
-        method=run.config["method"] or type(run.module).__name__,
+        method=run.config["method"],
         title=run.config["title"],
-        dataset=run.config["dataset"] or type(run.data).__name__,
+        dataset=run.config["dataset"],
         seed=run.config["seed_everything"],
         group=run.group,
         config_hash=run.identity,

@@ -178,6 +178,29 @@ def test_a_useless_split_from_outside_is_rejected():
     assert model.moves_[0].log_hastings < 0
 
 
+def test_samples_that_changed_their_cluster_are_halved_as_their_new_cluster_is():
+    """Two clusters; before the split, samples of the second one come to lie in the upper half of the first one."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(900, 2)) + np.where(np.arange(900) < 500, 0, 60)[:, None]
+    model = DPGMM(max_rounds=0, deterministic=True).fit(x, initial_labels=(np.arange(900) >= 500).astype(int))
+    upper = (np.arange(900) % 2 == 0) & (np.arange(900) < 500)
+    moved = (np.arange(900) >= 500) & (np.arange(900) < 700)
+    x = np.where(moved[:, None], generator.normal(size=(900, 2)), x)
+    x[upper | moved, 1] += 12  # those samples and half of the first cluster
+    in_first, in_second = np.where(upper | moved, 0.9, 0.1), np.where(np.arange(900) % 2, 0.9, 0.1)
+    first = np.stack([in_first, in_second], 1)
+    model.refine(x, move="split", subcluster_probs=np.stack([first, 1 - first], 2))
+    (split,) = (p for p in model.moves_ if p.clusters == (0,))
+    assert split.accepted
+    assert len(np.unique(model.labels_[upper | moved])) == 1
+    assert not np.isin(model.labels_[~(upper | moved)], model.labels_[upper | moved]).any()
+    own = np.where(np.arange(900) < 500, in_first, in_second)  # what was given before: halves of the former cluster
+    former = DPGMM(max_rounds=0, deterministic=True).fit(x, initial_labels=(np.arange(900) >= 700).astype(int))
+    former.refine(x, move="split", subcluster_probs=np.stack([own, 1 - own], 1))
+    (mixed,) = (p for p in former.moves_ if p.clusters == (0,))
+    assert mixed.log_hastings < split.log_hastings / 2, "halves of another cluster cut this one at random"
+
+
 def test_parents_of_splits_merges_and_survivors():
     x, y = separated(900, 3, 2, seed=3)
     model = DPGMM(max_rounds=0).fit(x, initial_labels=np.minimum(y, 1))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import gammaln
 from torch import Tensor
 
 from codid_lightning.clustering.features import QuadraticFeatures
@@ -47,6 +48,27 @@ def test_merging_undoes_splitting(family, k, n, d, seed):
         after = features.to_moments(features.group_sums(merged, k - 1))
         gain = log_joint(prior, 0.5, after) - log_joint(prior, 0.5, clusters)
         assert proposal.log_hastings == pytest.approx(gain, abs=1e-7)
+
+
+def test_the_hastings_ratio_is_the_papers_formula():
+    """Over halves of unequal sizes, with marginal likelihoods of the samples themselves."""
+    x, labels, _, prior = blobs(2, 23, 3, 1)
+
+    def log_f(chosen: Tensor) -> float:
+        features = QuadraticFeatures(x[chosen], "full")
+        return float(
+            prior.log_marginal(
+                features.to_moments(features.group_sums(torch.zeros(len(features.x), dtype=torch.long), 1))
+            )
+        )
+
+    features = QuadraticFeatures(x, "full")
+    halves = features.to_moments(features.group_sums(labels, 2))
+    sizes = [float((labels == half).sum()) for half in (0, 1)]
+    expected = math.log(0.7) + sum(gammaln(n) + log_f(labels == half) for half, n in enumerate(sizes))
+    expected -= gammaln(len(x)) + log_f(torch.ones_like(labels, dtype=torch.bool))
+    found = log_hastings_split(prior, 0.7, halves[torch.tensor([0])], halves[torch.tensor([1])])
+    assert float(found) == pytest.approx(expected, abs=1e-8)
 
 
 def test_splitting_off_nothing_is_impossible():

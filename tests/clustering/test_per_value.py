@@ -46,12 +46,15 @@ def test_modes_under_each_value_are_found(clusterer):
         torch.testing.assert_close(found.sub_means[value, slot], halves, atol=1e-2, rtol=1e-3)
 
 
-def test_split_keeps_the_parents_slot_and_opens_the_lowest_free_one():
+@pytest.mark.parametrize("every_slot", [True, False])
+def test_split_keeps_the_parents_slot_and_opens_the_lowest_free_one(every_slot):
     z, a, mode = rows([2, 3])
     modes = ModesPerValue(DPGMM(), n_clusters=[1, 1], max_clusters=5)
     before = modes.fit(z, a)
     assert before.active.sum(1).tolist() == [1, 1]
     sides = torch.stack([(mode == 0) | (mode == 2), (mode == 1) | (mode > 2)], 1).float()
+    if every_slot:
+        sides = torch.cat([sides[:, None], torch.full((len(z), 4, 2), 0.5)], dim=1)  # four slots are not in use
     found = modes.refine(z, a, "split", sides)
     check_consistent(found, a, 5)
     assert found.active.tolist() == [[True, True, False, False, False]] * 2
@@ -133,3 +136,49 @@ def test_survivors_never_change_their_slot(clusterer):
         changes += int((former.active != found.active).sum())
         former = found
     assert changes > 0 or isinstance(clusterer, KMeans)
+
+
+def with_outliers(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Two blobs under one value; two samples near the first and one near the second are clusters of their own."""
+    z, a, mode = rows([2], seed=seed)
+    extra = torch.tensor([[1.5, 0.0, 0.0], [1.6, 0.0, 0.0], [6.0, 4.0, 0.0]])
+    return torch.cat([z, extra]), torch.cat([a, a[:3]]), torch.cat([mode, torch.tensor([2, 2, 3])])
+
+
+@pytest.mark.parametrize("clusterer", [DPGMM(), KMeans(n_init=20), TrueModes()], ids=lambda c: type(c).__name__)
+def test_small_clusters_are_merged_into_the_nearest(clusterer):
+    z, a, mode = with_outliers()
+    modes = ModesPerValue(clusterer, [4], 5, min_size=10)
+    found = modes.fit(z, a, mode)
+    check_consistent(found, a, 5)
+    expected = torch.where(mode == 2, 0, torch.where(mode == 3, 1, mode))
+    assert len(torch.unique(torch.stack([found.labels, expected]), dim=1).T) == 2
+    assert found.labels.bincount()[found.labels].min() >= 10
+    assert torch.equal(found.inherit, torch.diag_embed(found.active.float()))
+    again = modes.refine(z, a, "merge")
+    check_consistent(again, a, 5)
+    assert len(again.labels.unique()) == 2
+
+
+def test_nothing_is_merged_unless_asked_for():
+    z, a, mode = with_outliers()
+    modes = ModesPerValue(TrueModes(), [4], 5)
+    assert modes.fit(z, a, mode).active.sum() == 4
+    assert modes.absorbed == [0]
+    asked = ModesPerValue(TrueModes(), [4], 5, min_size=10)
+    asked.fit(z, a, mode)
+    assert asked.absorbed == [2]
+    assert ModesPerValue(TrueModes(), [4], 5, min_size=1000).fit(z, a, mode).active.sum() == 1
+
+
+def test_a_small_child_of_a_split_returns_to_its_parent():
+    z, a, mode = with_outliers()
+    modes = ModesPerValue(DPGMM(deterministic=True), [2], 5, min_size=10)
+    before = modes.fit(z, a)
+    halves = torch.stack([mode != 2, mode == 2], 1).float()
+    found = modes.refine(z, a, "split", halves)
+    check_consistent(found, a, 5)
+    assert torch.equal(found.active, before.active)
+    assert torch.equal(found.labels, before.labels)
+    assert found.share.eq(1).all()
+    assert torch.equal(found.inherit, torch.diag_embed(found.active.float()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def become_rank(rank: int, port: int) -> None:
     }
 
 
-def assert_gradients_agree(work: Callable[[], dict[str, Any]], folder: Path) -> None:
+def assert_gradients_agree(work: Callable[[], dict[str, Any]], folder: Path, tolerance: float = 1e-12) -> None:
     """Gradients by case, step and parameter are those of one process with the ranks' batches together."""
     alone = work()
     for on_rank in on_two_ranks(work, folder):
@@ -53,7 +54,8 @@ def assert_gradients_agree(work: Callable[[], dict[str, Any]], folder: Path) -> 
                 assert any(g.abs().max() > 1e-6 for g in gradients.values()), (case, step)
                 for name, gradient in gradients.items():
                     found = on_rank[case][step][name]
-                    torch.testing.assert_close(found, gradient, rtol=1e-12, atol=1e-12, msg=f"{case}, {step}, {name}")
+                    where = partial("{}, {}, {}: {}".format, case, step, name)
+                    torch.testing.assert_close(found, gradient, rtol=tolerance, atol=tolerance, msg=where)
 
 
 def _run(rank: int, work: Callable[[], Any], port: int, folder: str) -> None:

@@ -54,9 +54,19 @@ def test_halves_keep_their_order_when_the_mixture_names_them_anew():
         sub_probs=torch.where(flips, found.sub_probs.flip(1), found.sub_probs),
         sub_means=torch.where(other, found.sub_means.flip(2), found.sub_means),
     )
-    module.adopt(target, renamed)
+    module.adopt(target, renamed, torch.zeros(60, module.latent_dim))
     assert torch.equal(target.second, second)
     assert torch.equal(target.sub_means, means)
+
+
+def test_halves_are_proposed_for_every_cluster_a_sample_may_move_to():
+    module, batch = prepared()
+    (target,), z = module.target_list, torch.randn(60, module.latent_dim, dtype=torch.float64)
+    proposed = module.splits.propose(target, z, batch["a"][:, 0])
+    assert proposed.shape == (60, target.slots, 2)
+    for slot in range(target.slots):
+        target.labels = (batch["a"][:, 0] * target.slots + slot).int()
+        torch.testing.assert_close(proposed[:, slot], module.splits.halves(target, z, batch["a"][:, 0]))
 
 
 def test_subclustering_net_finds_halves_again_after_it_was_sure_of_another_cut():

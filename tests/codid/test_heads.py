@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from codid_lightning import CoDID
@@ -68,8 +70,13 @@ def table_of(name: str) -> str:
 def adopt(module: CoDID, found: Clustering) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     before = state(module)
     target = module.target_list[0]
-    module.adopt(target, found, reset_heads=module.discovery.reset_heads)
+    module.adopt(target, found, representations(), reset_heads=module.discovery.reset_heads)
     return before, state(module)
+
+
+def representations() -> Tensor:
+    """Of 60 samples."""
+    return torch.randn(60, 4, generator=torch.Generator().manual_seed(1))
 
 
 def outputs(module: CoDID, batch: Batch) -> list[Tensor]:
@@ -105,6 +112,8 @@ def test_rows_and_moments_follow_their_clusters(sharing, split):
                 expected[[1, 3]] += torch.tensor(0.5).log()
         else:
             expected[0] = 0.75 * old[0] + 0.25 * old[2]
+            if name == "targets.0.mode_predictor.bias":
+                expected[0] = new[0]  # below, there are tests of the merged cluster's probability
         survivors = [k for k in range(2 * SLOTS) if k not in ((1, 3) if split else (0, 2, 3))]
         assert torch.equal(new[survivors[:-1]], old[survivors[:-1]]), name  # bit for bit
         used = [k for k in range(2 * SLOTS) if k not in ((7,) if split else (2, 3, 7))]
@@ -123,6 +132,91 @@ def test_without_a_split_or_merge_nothing_changes(sharing, reset_heads):
     assert old.keys() == new.keys()
     assert all(torch.equal(old[name], new[name]) for name in old)
     assert all(torch.equal(one, other) for one, other in zip(before, outputs(module, batch), strict=True))
+
+
+SEEDS = st.integers(0, 2**31 - 1)
+
+
+def predictor(seed: int, spread: float) -> tuple[CoDID, Tensor]:
+    """A module with three of four slots in use under each value, a predictor of any sharpness, and 40 samples."""
+    torch.manual_seed(seed)
+    module = tiny_codid(tiny_data(), max_clusters=SLOTS, discovery={"n_clusters": 2}, seed=seed)
+    bench(module, random_batch(module, 40, shape=(2,))["a"])
+    with torch.no_grad():
+        for parameter in module.target_list[0].mode_predictor.parameters():
+            parameter.normal_(std=spread)
+    return module, torch.randn(40, 4)
+
+
+def mode_probabilities(module: CoDID, z: Tensor) -> Tensor:
+    target = module.target_list[0]
+    return target.mode_predictor(z, target.active.flatten()).exp().detach()
+
+
+def merging(target: Target, value: int, large: int, small: int, share: float) -> Clustering:
+    """Slots of one value merge; the large one's samples have this share."""
+    active = target.active.clone()
+    active[value, small] = False
+    inherit = torch.diag_embed(active.float())
+    inherit[value, large, [large, small]] = torch.tensor([share, 1 - share])
+    return replace(unchanged(target), active=active, inherit=inherit)
+
+
+def splitting(target: Target, value: int, slot: int, free: int) -> Clustering:
+    found = unchanged(target)
+    active, inherit, share = target.active.clone(), found.inherit.clone(), found.share.clone()
+    active[value, free], inherit[value, free, slot] = True, 1
+    share[value, [slot, free]] = 0.5
+    return replace(found, active=active, inherit=inherit, share=share)
+
+
+def unchanged(target: Target) -> Clustering:
+    """The clustering of 40 samples that the target has, with samples in slots that all changes leave."""
+    a = torch.arange(40)[:, None] % 2
+    found = random_clusters(target, a)
+    inherit = torch.diag_embed(target.active.float())
+    return replace(found, labels=a[:, 0] * SLOTS, active=target.active.clone(), inherit=inherit)
+
+
+@given(SEEDS, st.floats(0.01, 4), st.integers(0, 1), st.permutations(range(3)), st.floats(0.5, 0.99))
+@settings(max_examples=25, deadline=None)
+def test_any_merge_conserves_the_probability_of_its_parts(seed, spread, value, slots, share):
+    module, z = predictor(seed, spread)
+    target, (large, small, _) = module.target_list[0], slots
+    before = mode_probabilities(module, z).mean(0).view(2, SLOTS)
+    module.adopt(target, merging(target, value, large, small, share), z)
+    after = mode_probabilities(module, z).mean(0).view(2, SLOTS)
+    digits = {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(after[value, large], before[value, [large, small]].sum(), **digits)
+    torch.testing.assert_close(
+        after.sum() - after[value, large], before.sum() - before[value, [large, small]].sum(), **digits
+    )
+    assert after[value, small] == 0
+
+
+@given(SEEDS, st.floats(0.01, 4), st.integers(0, 1), st.integers(0, 2), st.floats(0.01, 0.99))
+@settings(max_examples=25, deadline=None)
+def test_any_split_followed_by_its_merge_leaves_every_probability(seed, spread, value, slot, share):
+    """Whatever the sizes of the two children."""
+    module, z = predictor(seed, spread)
+    target, free = module.target_list[0], SLOTS - 1
+    before = mode_probabilities(module, z)
+    module.adopt(target, splitting(target, value, slot, free), z)
+    children = mode_probabilities(module, z)[:, [value * SLOTS + slot, value * SLOTS + free]]
+    torch.testing.assert_close(children.sum(1), before[:, value * SLOTS + slot], rtol=1e-4, atol=1e-6)
+    module.adopt(target, merging(target, value, slot, free, share), z)
+    torch.testing.assert_close(mode_probabilities(module, z), before, rtol=1e-3, atol=1e-5)
+
+
+def test_several_merges_at_once_conserve_the_probabilities_of_all():
+    module, z = predictor(0, 2.0)
+    target = module.target_list[0]
+    before = mode_probabilities(module, z).mean(0).view(2, SLOTS)
+    first, second = (merging(target, value, 0, 2, 0.7) for value in (0, 1))
+    inherit = torch.stack([first.inherit[0], second.inherit[1]])
+    module.adopt(target, replace(first, active=first.active & second.active, inherit=inherit), z)
+    after = mode_probabilities(module, z).mean(0).view(2, SLOTS)
+    torch.testing.assert_close(after[:, 0], before[:, 0] + before[:, 2], rtol=1e-4, atol=1e-6)
 
 
 def test_children_share_their_parents_mode_probability():

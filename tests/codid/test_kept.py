@@ -24,8 +24,8 @@ def test_mode_losses_are_divergences_over_all_slots():
     found.probs[batch["a"][:, 0] == 0, 2:] = 0
     found.probs[:] /= found.probs.sum(1, keepdim=True)
     found.labels[:] = batch["a"][:, 0] * 6 + found.probs.argmax(1)
-    target.adopt(found, [], reset=False)
     z = torch.randn(30, 4, dtype=torch.float64)
+    target.adopt(found, z, [], reset=False)
     divergence, cross_entropy = target.mode_losses(z, batch["index"])
     logits = z @ target.mode_predictor.weight.T + target.mode_predictor.bias
     logits[:, ~found.active.flatten()] = -torch.inf
@@ -54,7 +54,7 @@ def test_sixteen_bytes_per_sample_and_cluster_of_its_value_are_enough(counts, cl
     z = centres[value, mode] + torch.randn(samples, 4)
     modes = ModesPerValue(clusterer, counts, 16)
     for found in (modes.fit(z, value, mode), modes.refine(z + 0.1, value, "merge")):
-        target.adopt(found, [], reset=False)
+        target.adopt(found, z, [], reset=False)
     clusters = target.active.sum(1)
     assert clusters.tolist() == list(counts)
     kept = {name: t for name, t in target.get_extra_state().items() if t.numel() >= samples}

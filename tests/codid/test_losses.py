@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad, simpson
+from scipy.spatial.distance import jensenshannon
 from scipy.stats import norm
 from torch import nn
 
@@ -114,12 +115,22 @@ def test_gaussians_have_the_divergence_of_numerical_integration(distance, ratio)
         assert 0 <= found <= log(2)
 
 
+def relative(weights, together):
+    """Weights over the mean weight of all pairs of the cluster."""
+    found = weights.clone()
+    for i in range(len(weights)):
+        members = torch.nonzero(together[i]).flatten()
+        found[i] /= weights[members][:, members].mean()
+    return found
+
+
 def test_weight_summaries_are_means_and_variances_by_value_weighted_by_counts():
     generator = torch.Generator().manual_seed(0)
     weights = torch.rand(7, 7, generator=generator, dtype=torch.float64)
     cluster, a2 = torch.tensor([0, 0, 0, 1, 1, 1, 1]), torch.tensor([0, 1, 0, 1, 1, 1, 0])
     together = cluster[:, None] == cluster
     found = summary_divergence(weights, together, nn.functional.one_hot(a2, 2), floor=1e-4)
+    weights = relative(weights, together)
     for i, j in together.nonzero().tolist():
         expected = 0.0
         for value in (0, 1):
@@ -128,6 +139,61 @@ def test_weight_summaries_are_means_and_variances_by_value_weighted_by_counts():
             share = len(partners) / int(together[i].sum())
             expected += share * divergence(float(m), float(v + 1e-4) ** 0.5, float(n), float(u + 1e-4) ** 0.5)
         assert float(found[i, j]) == pytest.approx(expected, abs=1e-12)
+
+
+PATTERN = torch.tensor([[0.5, 0.5, 1.5, 1.5]] * 2 + [[1.5, 1.5, 0.5, 0.5]] * 2, dtype=torch.float64)  # three to one
+
+
+@pytest.mark.parametrize("level", [0.5, 0.05, 0.003, 1e-6])
+def test_the_level_of_weights_does_not_change_their_summaries(level):
+    """Weights are used relative to their cluster's mean, so that nothing holds the level."""
+    others, together = nn.functional.one_hot(torch.tensor([0, 0, 1, 1]), 2), torch.ones(4, 4)
+    found = summary_divergence(level * PATTERN, together, others)
+    torch.testing.assert_close(found, summary_divergence(PATTERN, together, others))
+    apart = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64).kron(torch.ones(2, 2, dtype=torch.float64))
+    torch.testing.assert_close(found, log(2) * apart, atol=2e-3, rtol=0)
+
+
+def test_every_cluster_has_a_level_of_its_own():
+    """Two clusters with one pattern, the second at a hundredth of the level; the last row and column are padding."""
+    weights = torch.rand(9, 9, dtype=torch.float64)
+    weights[:4, :4], weights[4:8, 4:8] = 0.5 * PATTERN, 0.005 * PATTERN
+    slot = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, -1])
+    together = (slot[:, None] == slot) & (slot >= 0)
+    others = nn.functional.one_hot(torch.tensor([0, 0, 1, 1, 0, 0, 1, 1, 0]), 2)
+    found = summary_divergence(weights, together, others)
+    torch.testing.assert_close(found[:4, :4], found[4:8, 4:8])
+    assert found.isfinite().all()
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=9), min_size=1, max_size=3), st.integers(0, 2**31 - 1))
+@settings(max_examples=60, deadline=None)
+def test_weight_alignment_is_an_expectation_over_clusters_and_then_over_pairs(slots, seed):
+    """Eq. 10 by brute force: a cluster counts by its samples, and a pair has two of them."""
+    random, longest = np.random.default_rng(seed), max(map(len, slots))
+    first, divergence = (
+        random.uniform(0, 1, (len(slots), longest)),
+        random.uniform(0, 0.7, (len(slots), longest, longest)),
+    )
+    together, clusters = np.zeros(divergence.shape), []
+    for block, row in enumerate(slots):
+        for slot in set(row):
+            members = [i for i, other in enumerate(row) if other == slot]
+            together[np.ix_([block], members, members)] = 1
+            clusters.append((block, members))
+    clusters = [(block, members) for block, members in clusters if len(members) > 1]
+    total, expected = sum(len(members) for _, members in clusters), 0.0
+    for block, members in clusters:
+        ratios = [
+            jensenshannon([first[block, i], 1 - first[block, i]], [first[block, j], 1 - first[block, j]]) ** 2
+            / (divergence[block, i, j] + 0.05)
+            for i in members
+            for j in members
+            if i != j
+        ]
+        expected += len(members) / total * np.mean(ratios)
+    found = weight_alignment_loss(*map(torch.from_numpy, (first, divergence, together)))
+    assert float(found) == pytest.approx(expected, rel=1e-4, abs=1e-7)
 
 
 def test_weight_alignment_is_finite_for_equal_weights_and_single_samples():

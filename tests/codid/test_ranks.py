@@ -17,6 +17,8 @@ from codid_lightning import CoDID, clustering
 from codid_lightning.clustering import DPGMM
 from codid_lightning.methods import baselines
 from codid_lightning.methods.base import DisentanglementModule
+from codid_lightning.methods.codid.parts.mode_losses import WorstCells
+from codid_lightning.nn.statistics import over_all_ranks
 from datamodules.base import Batch
 from datamodules.toy import ToyFourAttributes
 from tests.codid.ranks import RANKS, assert_gradients_agree, on_two_ranks
@@ -34,6 +36,7 @@ SIZE = 23  # odd: one rank holds a sample more
 CASES: dict[str, dict[str, Any]] = {
     "as written": {},
     "a discriminator per mode": {"alignment": {"sharing": "mode", "encoder_lr": 1e-3}},
+    "worst cells": {"mode_loss": WorstCells()},
     "four attributes": {"targets": [0, 1, 2], "moded": [0, 1]},
 }
 EAGER = {"clusterer": DPGMM(concentration=1e30, max_rounds=0), "n_clusters": 2}  # splits a lot
@@ -53,12 +56,22 @@ for _name in ("wo_sc", "ua", "itdpm"):
     VARIANTS[_name] |= {"discovery": {**VARIANTS[_name].get("discovery", {}), **EAGER}, "splits": None}
 
 
-def step_gradients(case: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
+BACKBONES: dict[str, tuple[int, ...]] = {"mlp": (3,), "har": (2, 32), "mfd": (1, 640), "resnet18": (3, 16, 16)}
+
+
+def step_gradients(
+    case: dict[str, Any], shape: tuple[int, ...] | None = None, normalised: bool = False
+) -> dict[str, dict[str, Tensor]]:
     """Gradients of every step on this rank's part of the global batch, or on all of it in a single process."""
     data = ToyFourAttributes() if "targets" in case else tiny_data()
+    data.input_shape = data.input_shape if shape is None else shape
     alignment = {"weights": {"step": 0.5}, **case.get("alignment", {})}
     module = tiny_codid(data, **{**case, "discovery": {"n_clusters": 2}, "alignment": alignment})
-    module = without_normalisation(module).double()
+    if not normalised:
+        module = without_normalisation(module)
+    elif dist.is_initialized():
+        module = over_all_ranks(module)
+    module = module.double()
     whole = random_batch(module, SIZE, shape=data.input_shape)
     bench(module, whole["a"])
     parts = [Batch(**{k: v[rank::RANKS] for k, v in whole.items()}) for rank in range(RANKS)]
@@ -86,6 +99,20 @@ def all_gradients() -> dict[str, Any]:
 @pytest.mark.timeout(600)
 def test_gradients_of_every_step_are_those_of_the_global_batch(tmp_path):
     assert_gradients_agree(all_gradients, tmp_path)
+
+
+def gradients_of_backbones() -> dict[str, Any]:
+    return {
+        name: step_gradients({"backbone": name, "reconstruction": 0.5}, shape, normalised=True)
+        for name, shape in BACKBONES.items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_batchnorm_over_all_ranks_gives_the_gradients_of_one_device(tmp_path):
+    """Of all steps with all backbones, also through the virtual step, which is differentiated twice."""
+    assert_gradients_agree(gradients_of_backbones, tmp_path, tolerance=1e-10)
 
 
 class Hashes(Callback):

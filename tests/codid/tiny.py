@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from lightning import Trainer
+from lightning import LightningModule, Trainer
 from torch import Tensor, nn
 
 from codid_lightning import CoDID
@@ -103,11 +103,12 @@ def without_normalisation(module: nn.Module) -> nn.Module:
 def bench(module: CoDID, a: Tensor, epoch: int = 1) -> CoDID:
     """Attach optimizers and a stand-in for the trainer, and let the module adopt random clusters of all samples."""
     trainer = SimpleNamespace(current_epoch=epoch, world_size=1, optimizers=module.configure_optimizers())
+    trainer.datamodule = SimpleNamespace(datasets={"train": SimpleNamespace(a=a)})
     module.trainer = trainer
     module.train()
     for target in module.target_list:
         if target.moded:
-            module.adopt(target, random_clusters(target, a))
+            module.adopt(target, random_clusters(target, a), torch.zeros(len(a), module.latent_dim))
     module.generator = torch.Generator().manual_seed(0)
     return module
 
@@ -121,7 +122,7 @@ def random_batch(module: CoDID, size: int, seed: int = 0, shape: tuple[int, ...]
     return Batch(x=x, a=a, mode=torch.full_like(a, -1), index=torch.arange(size))
 
 
-def gradients_of(module: CoDID, step: Callable[[], None]) -> dict[str, Tensor]:
+def gradients_of(module: LightningModule, step: Callable[[], None]) -> dict[str, Tensor]:
     """Gradients the optimizers receive during a step, by parameter name, summed over updates; parameters stay."""
     names = {parameter: name for name, parameter in module.named_parameters()}
     kept = {name: parameter.detach().clone() for parameter, name in names.items()}

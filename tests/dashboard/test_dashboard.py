@@ -105,9 +105,9 @@ def test_losses_scores_and_cluster_counts_are_there_by_name(offline) -> None:
     for kind in ("split", "merge"):
         notes = [note for note in history if note["kind"] == kind]
         accepted = [sum(move["accepted"] for move in note["moves"]) for note in notes]
-        refused = [len(note["moves"]) - count for note, count in zip(notes, accepted, strict=True)]
+        rejected = [len(note["moves"]) - count for note, count in zip(notes, accepted, strict=True)]
         assert run.values(f"moves/a1/{kind}_accepted") == accepted
-        assert run.values(f"moves/a1/{kind}_refused") == refused
+        assert run.values(f"moves/a1/{kind}_rejected") == rejected
 
 
 def test_every_move_is_listed_with_its_ratio(offline) -> None:

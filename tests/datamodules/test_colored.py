@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from datamodules import CMNIST, CFashionMNIST, ColoredDigits, DataError
+from datamodules import CMNIST, CFashionMNIST, ColoredDigits, ColoredGlyphs, DataError
 from datamodules.colored import square_occlusion
 from tests import fakes
 
@@ -24,7 +24,7 @@ def built(cls, **arguments):
     return module
 
 
-@pytest.mark.parametrize("cls", [CMNIST, CFashionMNIST, ColoredDigits])
+@pytest.mark.parametrize("cls", [CMNIST, CFashionMNIST, ColoredDigits, ColoredGlyphs])
 def test_batches_keep_the_contract(cls, root):
     module = built(cls, root=root, batch_size=16)
     batch = next(iter(module.train_dataloader()))
@@ -38,7 +38,7 @@ def test_batches_keep_the_contract(cls, root):
     assert sum(module.mode_sizes[0]) == len(module.mode_names) == len(module.classes)
 
 
-@pytest.mark.parametrize("cls", [CMNIST, CFashionMNIST, ColoredDigits])
+@pytest.mark.parametrize("cls", [CMNIST, CFashionMNIST, ColoredDigits, ColoredGlyphs])
 def test_color_is_red_or_blue_as_the_label_says(cls, root):
     dataset = built(cls, root=root, noise=0.0).datasets["test2"]
     batch = dataset[torch.arange(len(dataset))]

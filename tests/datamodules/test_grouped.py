@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import datamodules
-from datamodules.base import DataError
+from datamodules.base import DataError, split_indices
 from datamodules.grouped import GroupedDataModule, MissingDataError, Windows, archive, collect, cut, resample
 from tests import fakes
 
@@ -33,7 +33,7 @@ class Numbered(GroupedDataModule):
         a2 = torch.arange(6).repeat_interleave(50)
         x = torch.arange(300.0)[:, None, None].expand(300, 2, 4).clone()
         x[:, 1] = 10.0 ** a2[:, None]
-        return Windows(x, torch.arange(300) % 2, a2)
+        return Windows(x, torch.arange(300) % 2, a2, torch.arange(300), torch.zeros(300, dtype=torch.long))
 
 
 class Slow(Numbered):
@@ -67,25 +67,54 @@ def test_all_windows_are_used_once_and_the_seed_draws_validation():
     assert not torch.equal(module.datasets["val"].x, other.datasets["val"].x)
 
 
+def rows(module, split):
+    """The rows of a split among all windows: what the first channel was before it was scaled."""
+    scaled = module.datasets[split].x[:, 0, 0]
+    return (scaled * module.scaling.spread[0] + module.scaling.center[0]).round().long()
+
+
+@pytest.mark.parametrize("split", ["blocks", "recordings", "random"])
 @pytest.mark.parametrize("group", [0, 1, 2])
-def test_minmax_is_fitted_on_training_groups_only(group):
-    module = built(test_group=group)
-    x, a2 = Numbered(root="").load().x, torch.arange(6).repeat_interleave(50)
-    known = x[a2 // 2 != group]
+def test_minmax_is_fitted_on_training_windows_only(group, split):
+    module = built(test_group=group, val_split=split)
+    x = Numbered(root="").load().x
+    known = x[rows(module, "train")]
     low, high = known.amin((0, 2)), known.amax((0, 2))
-    expected = 2 * (x[a2 // 2 == group] - low[:, None]) / (high - low)[:, None] - 1
-    assert torch.allclose(module.datasets["test"].x, expected, rtol=1e-4)
-    trained = torch.cat([module.datasets["train"].x, module.datasets["val"].x])
-    assert torch.allclose(trained.amin((0, 2)), torch.tensor(-1.0))
-    assert torch.allclose(trained.amax((0, 2)), torch.tensor(1.0))
+    for part in ("train", "val", "test"):
+        expected = 2 * (x[rows(module, part)] - low[:, None]) / (high - low)[:, None] - 1
+        assert torch.allclose(module.datasets[part].x, expected, rtol=1e-4, atol=1e-6)
+    assert torch.allclose(module.datasets["train"].x.amin((0, 2)), torch.tensor(-1.0))
+    assert torch.allclose(module.datasets["train"].x.amax((0, 2)), torch.tensor(1.0))
 
 
-def test_standard_scaling_matches_numpy():
-    module = built(scaling="standard", test_group=2)
-    known = Numbered(root="").load().x[:200].numpy()
-    mean, std = known.mean((0, 2), keepdims=True), known.std((0, 2), keepdims=True, ddof=1)
-    test = (Numbered(root="").load().x[200:].numpy() - mean) / std
-    assert np.allclose(module.datasets["test"].x.numpy(), test, rtol=1e-4)
+@pytest.mark.parametrize("scaling", ["minmax", "standard", "log", "window"])
+def test_validation_and_test_windows_do_not_change_training(scaling):
+    class Loud(Numbered):
+        def load(self):
+            windows = super().load()
+            windows.x[elsewhere] *= -1000
+            return windows
+
+    first = built(scaling="standard")
+    elsewhere = torch.cat([rows(first, "val"), rows(first, "test")])
+    inputs = [built(cls, scaling=scaling).datasets["train"].x for cls in (Numbered, Loud)]
+    assert torch.equal(*inputs)
+
+
+def test_the_random_split_is_that_of_the_paper():
+    module = built(scaling="standard", val_split="random")
+    train, val = split_indices(200, 0.2, 0)
+    assert torch.equal(rows(module, "train"), 100 + train)
+    assert torch.equal(rows(module, "val"), 100 + val)
+
+
+@pytest.mark.parametrize("scaling", ["minmax", "standard", "log", "window"])
+def test_the_model_knows_the_shape_of_scaled_windows(scaling):
+    module = Numbered(scaling=scaling)
+    known = module.facts["input_shape"]
+    module.setup()
+    assert module.datasets["test"][[0]]["x"].shape == (1, *known)
+    assert known == ((3, 4) if scaling == "window" else (2, 4))
 
 
 def test_invalid_windows_neither_scale_nor_stay():
@@ -221,18 +250,25 @@ def test_cache_that_finds_no_room_is_done_without(tmp_path):
 
 def test_cut_slides_over_whole_windows_only():
     series = np.arange(20.0).reshape(10, 2)
-    windows = cut(series, 4, 3)
+    windows, starts = cut(series, 4, 3)
     assert windows.shape == (3, 2, 4)
     assert windows[1, 0].tolist() == [6, 8, 10, 12]
-    assert cut(series, 11, 3).shape == (0, 2, 11)
+    assert starts.tolist() == [0, 3, 6]
+    assert [part.shape for part in cut(series, 11, 3)] == [(0, 2, 11), (0,)]
 
 
 def test_collect_joins_labels_with_their_windows(tmp_path):
-    parts = [(np.zeros((2, 1, 3)), 0, 5), (np.zeros((0, 1, 3)), 1, 1), (np.ones((1, 1, 3)), 2, 4)]
+    parts = [
+        (np.zeros((2, 1, 3)), np.array([0, 2]), 0, 5),
+        (np.zeros((0, 1, 3)), np.empty(0, dtype=np.int64), 1, 1),
+        (np.ones((1, 1, 3)), np.array([7]), 2, 4),
+    ]
     windows = collect(parts, tmp_path)
     assert windows.x[:, 0, 0].tolist() == [0, 0, 1]
     assert windows.a1.tolist() == [0, 0, 2]
     assert windows.a2.tolist() == [5, 5, 4]
+    assert windows.recording.tolist() == [0, 0, 1]
+    assert windows.start.tolist() == [0, 2, 7]
     with pytest.raises(DataError, match="no complete window"):
         collect([parts[1]], tmp_path)
 
@@ -242,7 +278,8 @@ def test_resampling_keeps_slow_movements_at_any_rate(rate):
     rng = np.random.default_rng(0)
     times = np.sort(rng.uniform(0, 10, 10 * rate))
     series = np.stack([np.sin(2 * np.pi * 2 * times), np.full_like(times, 9.8)], axis=1)
-    (result,) = resample(times, series, 50)
+    ((first, result),) = resample(times, series, 50)
+    assert first == times[0]
     grid = times[0] + np.arange(len(result)) / 50
     inner = slice(10, -10)
     assert len(result) == pytest.approx(500, abs=5)
@@ -253,7 +290,7 @@ def test_resampling_keeps_slow_movements_at_any_rate(rate):
 def test_resampling_removes_what_the_new_rate_cannot_show():
     times = np.arange(0, 10, 1 / 200)
     fast = np.sin(2 * np.pi * 60 * times)[:, None]  # would fold to 10 Hz
-    (result,) = resample(times, fast, 50)
+    ((_, result),) = resample(times, fast, 50)
     assert np.abs(result[10:-10]).max() < 0.05
 
 
@@ -262,7 +299,8 @@ def test_resampling_divides_at_gaps_and_leaves_invalid_rows_out():
     series = np.ones((len(times), 3))
     series[20, 1] = np.nan
     series[30, 0] = np.inf
-    stretches = resample(times, series, 50)
+    starts, stretches = zip(*resample(times, series, 50), strict=True)
+    assert starts == (0, 60, 10)
     assert [round(len(s) / 50) for s in stretches] == [4, 3, 2]
     assert all(np.allclose(s, 1) for s in stretches)
     assert resample(times[:1], series[:1], 50) == []
@@ -295,5 +333,5 @@ def test_bad_values_in_any_data_set_raise_or_are_dropped(name, tmp_path, monkeyp
             continue
         with pytest.raises(DataError, match=rf"{name}: \d+ of \d+ samples .* hold NaN or infinity .*{tmp_path}"):
             built(cls, root=str(tmp_path))
-        dropped = built(cls, root=str(tmp_path), on_bad_values="drop")
+        dropped = built(cls, root=str(tmp_path), on_bad_values="drop", val_split="random")
         assert sum(map(len, dropped.datasets.values())) == len(good.x) - count

@@ -10,6 +10,7 @@ TITLES = {
     "CWRU": "CWRU",
     "CanineBG": "Canine-BG",
     "ColoredDigits": "Colored digits",
+    "ColoredGlyphs": "Colored glyphs",
     "HHAR": "HHAR",
     "MFD": "MFD",
     "RealWorld": "RealWorld",

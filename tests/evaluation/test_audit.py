@@ -1,15 +1,16 @@
 """The audit on planted data: what it must find, what it must not, and what must not get into its page."""
 
 import re
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.stats import chi2_contingency
+from scipy.stats import binomtest, chi2_contingency, fisher_exact
 
-from codid_lightning.analysis.audit import associations, audit, cells
+from codid_lightning.analysis.audit import associations, audit, cells, largest_fall
 from codid_lightning.analysis.evaluation import Encoded, LoadedRun
 from codid_lightning.analysis.modes import Modes, discover
 from codid_lightning.analysis.pages.audit_page import audit_page
@@ -148,9 +149,10 @@ class TestCells:
         return Modes(z1, encoded[0].a[:, 0], labels, 16, "planted"), *encoded
 
     def test_the_worst_cell_comes_first_and_is_the_only_one_hurt(self, parts):
-        found = cells(*parts)
+        modes, train, test = parts
+        found = cells(modes, train, {"test": test})
         worst = found[0]
-        assert (worst.mode, worst.attribute, worst.value, worst.accuracy) == (17, 1, 1, 0)
+        assert (worst.test, worst.mode, worst.attribute, worst.value, worst.accuracy) == ("test", 17, 1, 1, 0)
         assert worst.rest == 1
         assert [cell.hurt for cell in found] == [True] + [False] * (len(found) - 1)
         assert sum(cell.count for cell in found) == len(parts[2].a)
@@ -181,6 +183,69 @@ class TestCells:
         expected = np.minimum(1, np.maximum.accumulate(np.array(raw)[order] * (4 - np.arange(4))))
         assert [table[i].p_value for i in order] == pytest.approx(expected.tolist(), rel=1e-9)
         assert all(torch.allclose(a.inside.sum(), torch.tensor(1.0)) for a in table)
+
+
+class TestFalseAlarms:
+    """A model that is equally good everywhere may be found hurt in 5 % of audits, the level of the tests."""
+
+    RUNS, MOST = 150, 0.05 + 3 * (0.05 * 0.95 / 150) ** 0.5
+
+    def test_cells_of_the_same_samples_under_other_values(self):
+        generator = torch.Generator().manual_seed(0)
+        values = torch.arange(120) % 2
+        z = 10.0 * values[:, None]
+        modes, alarms, pooled_alarms = Modes(z, values, 16 * values, 16, "planted"), 0, 0
+        for _ in range(self.RUNS):
+            right = torch.rand(120, generator=generator) < 0.7  # whatever the other attribute is
+            drawn = torch.rand(120, generator=generator)
+            tests = {f"test{i}": self.encoded(z, values, drawn < 0.3 + 0.1 * i, right) for i in (1, 2, 3)}
+            train = tests["test1"]
+            pooled = Encoded(*(torch.cat([getattr(test, name) for test in tests.values()]) for name in vars(train)))
+            alarms += any(cell.hurt for cell in cells(modes, train, tests))
+            pooled_alarms += any(cell.hurt for cell in cells(modes, train, {"pooled": pooled}))
+        assert alarms / self.RUNS <= self.MOST
+        assert pooled_alarms / self.RUNS > self.MOST  # every sample counts three times
+
+    @pytest.mark.parametrize(
+        ("sizes", "accuracy", "opposite"),
+        [((60, 60, 60), 0.8, False), ((60, 60), 0.5, True), ((40, 60, 80), 0.8, False)],
+    )
+    def test_falls_between_test_sets(self, sizes, accuracy, opposite):
+        generator = torch.Generator().manual_seed(1)
+        alarms = 0
+        for _ in range(self.RUNS):
+            sets = [torch.rand(size, generator=generator) < accuracy for size in sizes]
+            if opposite:  # a sample is right in one set where it is wrong in the other
+                sets[1] = ~sets[0]
+            alarms += largest_fall({f"test{i}": hits for i, hits in enumerate(sets)}) is not None
+        assert alarms / self.RUNS <= self.MOST
+
+    @staticmethod
+    def encoded(z, a1, a2, right):
+        a = torch.stack([a1, a2.long()], 1)
+        return Encoded(z[:, None].expand(-1, 2, -1), a, -a, torch.stack([torch.where(right, a1, 1 - a1), a[:, 1]], 1))
+
+
+class TestFalls:
+    def test_the_largest_significant_one_is_found(self):
+        hits = torch.arange(1000)
+        right = {"middle": hits < 900, "low": hits % 10 < 7, "high": hits < 950}
+        fall = largest_fall(right)
+        assert (fall.best, fall.worst) == ("high", "low")
+        raw = [binomtest(*map(int, ((a & ~b).sum(), (a ^ b).sum()))).pvalue for a, b in combinations(right.values(), 2)]
+        assert fall.p_value == pytest.approx(min(3 * min(raw), 1))
+
+    def test_sets_of_different_sizes_are_compared_by_fishers_test(self):
+        one, other = torch.arange(200) < 180, torch.arange(100) < 70
+        fall = largest_fall({"other": other, "one": one})
+        assert (fall.best, fall.worst) == ("one", "other")
+        assert fall.p_value == pytest.approx(fisher_exact([[180, 20], [70, 30]]).pvalue)
+
+    def test_small_or_uncertain_differences_are_none(self):
+        hits = torch.arange(10_000)
+        assert largest_fall({"one": hits < 9000, "other": hits < 8600}) is None  # significant, but 4 points
+        assert largest_fall({"one": hits[:20] < 20, "other": hits[:20] < 18}) is None  # 10 points of 20 samples
+        assert largest_fall({"only": hits < 5}) is None
 
 
 def test_nothing_from_the_data_is_markup(tied):

@@ -12,8 +12,9 @@ from PIL import Image
 
 from codid_lightning import metrics
 from codid_lightning.analysis.evaluation import encode, load_run
-from codid_lightning.analysis.figures import evolution, representations, results, training
+from codid_lightning.analysis.figures import evolution, representations, results, toy, training
 from codid_lightning.analysis.figures.embedding import evenly
+from codid_lightning.analysis.figures.results import FigureError
 from codid_lightning.analysis.figures.style import COLORS, value_colors
 from codid_lightning.analysis.modes import discover
 from codid_lightning.cli.commands.figure import FIGURES
@@ -293,3 +294,11 @@ def test_signals_and_samples_explain_their_lines(series_run):
 def test_evenly_keeps_both_ends():
     assert evenly(list(range(9)), 3) == [0, 4, 8]
     assert evenly([1, 2], 5) == [1, 2]
+
+
+@pytest.mark.slow
+def test_decision_boundaries_are_of_the_plane_only(tmp_path):
+    short = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=1", "--data.samples=60"]
+    assert main(["fit", "-c", "configs/toy_four_attributes/base.yaml", f"--run_dir={tmp_path}", *short]) == 0
+    with pytest.raises(FigureError, match="plane"):
+        toy.decision_boundaries([tmp_path])

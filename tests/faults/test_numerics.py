@@ -15,7 +15,7 @@ from torch import Tensor
 from codid_lightning import CoDID
 from codid_lightning.clustering import DPGMM
 from codid_lightning.errors import DivergenceError, RunError
-from codid_lightning.methods.base import LossMeter
+from codid_lightning.methods.stepping import LossMeter
 from codid_lightning.training.callbacks.checkpoint import AtomicCheckpointIO, LastCheckpoint
 from datamodules.base import Batch
 from tests.codid.tiny import tiny_codid, tiny_data, tiny_trainer

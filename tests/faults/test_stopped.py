@@ -28,7 +28,7 @@ MOMENTS = [
     ("DiscriminatorAlignment.discriminate", 3, 2, 1),  # inside the five steps of a batch
     ("DiscriminatorAlignment.discriminate", 8, 5, 0),  # inside the last batch: only its validation is left
     ("ModesPerValue.refine", 1, 2, 1),  # inside a refinement
-    ("DisentanglementModule.validation_step", 14, 5, 0),  # inside the last validation
+    ("CoDID.validation_step", 14, 5, 0),  # inside the last validation
 ]
 
 

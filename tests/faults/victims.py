@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -154,6 +155,12 @@ def at(function: str, nth: int, action: Callable[[], object]) -> None:
                 action()
 
     sys.setprofile(watch)
+
+
+def other_filesystem() -> Path:
+    """A folder in memory, which is another filesystem than temporary files; theirs where the system has none."""
+    memory = Path("/dev/shm")
+    return memory if memory.is_dir() else Path(tempfile.gettempdir())
 
 
 # --------------------------------------------------------------------------------------------------------- what is left

@@ -125,11 +125,13 @@ class Entry:
 
 FAMILIES = {
     **dict.fromkeys(("km", "km_id", "km_mc", "km_mp", "km_sd", "t"), "clusters once"),
-    **dict.fromkeys(("balanced_modes", "codid_modes", "codid_plus"), "autoencoder, clusters"),
+    **dict.fromkeys(
+        ("balanced_modes", "codid_adaptive", "codid_modes", "codid_prior", "codid_plus"), "autoencoder, clusters"
+    ),
     "counterfactual": "autoencoder",
     "coda_conv": "plain",
 }  # the other baselines are plain, the other variants and methods cluster
-GATED = ("balanced_modes", "codid_modes", "codid_plus", "counterfactual")
+GATED = ("balanced_modes", "codid_adaptive", "codid_modes", "codid_prior", "codid_plus", "counterfactual")
 DIGITS = "colored_digits"
 
 

@@ -64,7 +64,7 @@ class Planted(AttributeDataModule):
 def make(method: type[DisentanglementModule], data: AttributeDataModule, **kwargs: Any) -> Any:
     seed_everything(0, verbose=False)
     facts = {k: getattr(data, k) for k in ("input_shape", "attribute_sizes", "test_names", "test_attributes")}
-    return method(**{**facts, "latent_dim": 8, **kwargs})
+    return method(**{**facts, "backbone": "mlp", "latent_dim": 8, **kwargs})
 
 
 def trainer(epochs: int = 3, **kwargs: Any) -> Trainer:

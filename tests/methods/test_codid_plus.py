@@ -111,9 +111,15 @@ def test_a_rejected_run_is_codid_to_the_last_bit(monkeypatch):
         assert not differences(value, own[key]), key
 
 
-def test_restart_would_forget_the_autoencoder():
-    with pytest.raises(ValueError, match=r"model\.discovery\.restart"):
-        plus(Planted(), discovery=recipes.discovery(restart=True))
+def test_a_restart_keeps_the_autoencoder():
+    """It has learnt all that it learns. Everything else starts again after the first clustering."""
+    model = plus(Planted(samples=120), discovery=recipes.discovery(restart=True))
+    before = {key: value.clone() for key, value in model.state_dict().items() if key.endswith("weight")}
+    model._reinitialise([])
+    moved = {key for key, value in before.items() if not torch.equal(value, model.state_dict()[key])}
+    assert not any("autoencoder" in key for key in moved)
+    assert any(key.startswith("encoder") for key in moved)
+    assert any(key.startswith("predictors") for key in moved)
 
 
 def test_several_other_attributes(monkeypatch):

@@ -77,7 +77,7 @@ def test_means_are_measured_where_they_are_asked_for():
     content, a1, _, a2 = sample(n=300)
     found = ModesPerValue(DPGMM(), [2, 2], 4).fit(propensity(content, a1, a2[:, None]), a1)
     z = torch.randn(300, 7, dtype=torch.float64)
-    moved = found.measured_in(z)
+    moved = found.with_means_in(z)
     for value, slot in found.active.nonzero().tolist():
         own = found.labels == value * 4 + slot
         torch.testing.assert_close(moved.means[value, slot], z[own].mean(0))

@@ -69,6 +69,19 @@ def test_hyperparameters_can_be_given():
     assert module.hparams["part"] == "its config"
 
 
+def test_trainer_holds_module_and_data_where_let_go_looks():
+    made = trainer()
+    holders = [made.fit_loop, made.fit_loop.epoch_loop.val_loop, made.validate_loop, made.test_loop, made.predict_loop]
+    for loop in holders:
+        assert hasattr(loop._data_source, "instance"), "the loops' _data_source.instance is gone: let_go"
+        assert hasattr(loop, "_combined_loader"), "the loops' _combined_loader is gone: let_go"
+    assert hasattr(made._data_connector, "_datahook_selector"), "_data_connector._datahook_selector is gone: let_go"
+    module = LightningModule()
+    made.strategy.connect(module)
+    lightning_adapter.let_go(made)
+    assert made.lightning_module is None
+
+
 # ------------------------------------------------------------------------------------------- no other private attribute
 
 

@@ -79,8 +79,12 @@ def test_a_function_upgrades_arguments_of_a_model(monkeypatch):
     assert old["model"]["init_args"] == {"learning_rate": 0.5}, "the config given is not changed"
 
 
-# Counterfactual had no number of clusters. It has one now, inherited from CoDID's config, and does not use it.
-@pytest.mark.parametrize("name", sorted(OLD["configs"].keys() - {"colored_digits/counterfactual"}))
+# Counterfactual had no number of clusters. It has one now, inherited from CoDID's config, and does not use it. BASE had
+# no learning-rate decay where CoDID has one.
+CHANGED = {"colored_digits/counterfactual", "cmnist/base", "cfashion_mnist/base", "uci_har/base"}
+
+
+@pytest.mark.parametrize("name", sorted(OLD["configs"].keys() - CHANGED))
 def test_resolved_configs_of_before_have_the_identity_of_now(name):
     dataset, _, method = name.partition("/")
     entry = OLD["configs"][name]

@@ -52,6 +52,28 @@ def test_the_page_of_an_audit_cannot_be_written(tmp_path, capsys):
     assert "with --output" in capsys.readouterr().err
 
 
+def test_no_command_writes_to_a_place_that_cannot_be_written(tmp_path, capsys):
+    run = fit_toy(tmp_path / "runs")
+    below = tmp_path / "file" / "below"
+    below.parent.touch()
+    toy, checkpoint = ("-c", "configs/toy/codid.yaml"), run / "checkpoints" / "last.ckpt"
+    commands = {
+        ("data", "summary", *toy, "--output", below / "f.png"): "--output",
+        ("figure", "complexity", run, "--output", below / "f.png"): "--output",
+        **{("report", run, "--output", below / f"t{ending}"): "--output" for ending in (".md", ".html")},
+        ("predict", "--ckpt_path", checkpoint, "--run_dir", below): "--run_dir",
+        ("tune", *toy, "--trials=1", "--root", below): "--root",
+        ("benchmark", "-c", "benchmarks/quick.yaml", "--root", below): "--root",
+        ("demo", "--output", below): "--output",
+    }
+    for command, key in commands.items():
+        capsys.readouterr()
+        assert codid(*command) == 1, command
+        (message,) = capsys.readouterr().err.splitlines()
+        assert message.startswith(f"codid: Cannot write to {below}"), command
+        assert message.endswith(f"choose a folder that can be written with {key}.")
+
+
 class SaveWithinAnEpoch(Callback):
     """Save after the third batch of the second epoch, as a signal to stop does."""
 

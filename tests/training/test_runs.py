@@ -38,6 +38,23 @@ def test_a_run_is_built_fitted_and_loaded(tmp_path):
     assert all(torch.equal(value, state[name]) for name, value in module.state_dict().items() if torch.is_tensor(value))
 
 
+def test_the_process_that_started_ranks_gives_its_next_run_a_new_directory(tmp_path, monkeypatch):
+    first = build(BASE, small(tmp_path))
+    monkeypatch.setenv("LOCAL_RANK", "0")  # left behind by Lightning's launcher
+    second = build(BASE, small(tmp_path, seed_everything=1))
+    assert first.directory != second.directory
+
+
+def test_a_rank_that_another_process_started_joins_its_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("CODID_RUN_DIR", str(tmp_path / "shared"))
+    monkeypatch.setenv("CODID_RUN_PID", "1")
+    assert build(BASE, small(tmp_path)).directory == tmp_path / "shared"
+    monkeypatch.delenv("CODID_RUN_DIR")
+    with pytest.raises(RunError, match="add --run_dir"):
+        build(BASE, small(tmp_path))
+
+
 def test_testing_in_python_gives_the_result(tmp_path):
     run = build(BASE, small(tmp_path))
     result = fit(run)

@@ -18,6 +18,7 @@ from codid_lightning.analysis.dashboard import figures
 from codid_lightning.analysis.dashboard.boards import Board, Disk, boards_of
 from codid_lightning.analysis.dashboard.refinements import MOVE_COLUMNS, cluster_counts, history_of, move_rows
 from codid_lightning.methods.base import DisentanglementModule
+from codid_lightning.methods.hardware import to_module
 from codid_lightning.metrics.base import subsample
 from codid_lightning.training import runs
 
@@ -99,7 +100,8 @@ class Dashboard(Callback):
         training = module.training
         module.eval()
         try:
-            z = torch.cat([module(train[part]["x"].to(module.device)) for part in index.split(1024)]).float()
+            parts = (to_module(trainer, module, train[part]) for part in index.split(1024))
+            z = torch.cat([module.represent(part) for part in parts]).float()
             a, mode, index = train.a[index].to(z.device), train.mode[index], index.to(z.device)
             clusters = _clusters(module, a, index)
             if self.images:
@@ -161,7 +163,7 @@ class Dashboard(Callback):
     ) -> None:
         """Add one batch to the confusion matrices."""
         if isinstance(pl_module, DisentanglementModule):
-            z = pl_module(batch["x"])
+            z = pl_module.represent(batch)
             for (split, q), matrix in self.confusions.items():
                 if split == dataloader_idx:
                     matrix.update(pl_module.predictors[q](z[:, q]), batch["a"][:, q])

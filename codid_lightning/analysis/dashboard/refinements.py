@@ -18,7 +18,7 @@ def history_of(trainer: Trainer) -> list[dict[str, Any]]:
 
 
 def cluster_counts(note: dict[str, Any], trainer: Trainer) -> dict[str, float]:
-    """Numbers of clusters under each value, and of accepted and refused proposals, of one refinement."""
+    """Numbers of clusters under each value, and of accepted and rejected proposals, of one refinement."""
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
     q, kind = note["attribute"], note["kind"]
     names = [f"clusters/{data.attribute_names[q]}={value}" for value in data.value_names[q]]
@@ -27,7 +27,7 @@ def cluster_counts(note: dict[str, Any], trainer: Trainer) -> dict[str, float]:
         return counts
     accepted = sum(move["accepted"] for move in note["moves"])
     prefix = f"moves/{data.attribute_names[q]}/{kind}"
-    return counts | {f"{prefix}_accepted": float(accepted), f"{prefix}_refused": float(len(note["moves"]) - accepted)}
+    return counts | {f"{prefix}_accepted": float(accepted), f"{prefix}_rejected": float(len(note["moves"]) - accepted)}
 
 
 def move_rows(history: list[dict[str, Any]], trainer: Trainer) -> list[list[Any]]:

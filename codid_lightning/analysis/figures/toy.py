@@ -14,6 +14,7 @@ from codid_lightning.analysis.evaluation import LoadedRun, load_run
 from codid_lightning.analysis.figures.results import FigureError, read_runs
 from codid_lightning.analysis.figures.style import COLORS, MARKERS, figure_style, new_figure
 from codid_lightning.analysis.tables.scores import Run, titles
+from codid_lightning.methods.hardware import like_parameters
 from datamodules.base import AttributeDataset
 
 RESOLUTION = 240  # points of the grid along each axis
@@ -88,6 +89,6 @@ def _scatter(panel: Axes, train: AttributeDataset, values: Sequence[str], name: 
 def _predict(run: LoadedRun, x: np.ndarray) -> np.ndarray:
     """The most likely value of a_1 at each point."""
     parts = torch.from_numpy(x).split(8192)
-    logits = [run.model.predictors[0](run.model(part.to(run.model.device))[:, 0]) for part in parts]
+    logits = [run.model.predictors[0](run.model(like_parameters(part, run.model))[:, 0]) for part in parts]
     predicted: np.ndarray = torch.cat(logits).argmax(1).cpu().numpy()
     return predicted

@@ -178,7 +178,7 @@ def subclusters(paths: Sequence[Path]) -> Figure:
 
 def _split_title(split: Split) -> str:
     value, number = divmod(split.cluster, split.snapshot.max_clusters)
-    outcome = "accepted" if split.accepted else "refused"
+    outcome = "accepted" if split.accepted else "rejected"
     start = f"Cluster {value}-{number}, epoch {split.snapshot.epoch}, split {outcome}; "
     if split.p_value == 1:
         return start + "$a_2$ is constant in it"

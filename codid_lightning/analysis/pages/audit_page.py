@@ -97,19 +97,20 @@ def _cell_table(found: Audit, names: Names) -> PageTable:
     shown = found.cells[: max(WORST, sum(cell.hurt for cell in found.cells))]
     left = len(found.cells) - len(shown)
     note = (
-        f"All test samples of {', '.join(found.accuracies)} together, the worst cells first"
+        f"The worst cells of each test set ({', '.join(found.accuracies)}) first"
         f"{f'; {left} better cells are not shown' if left else ''}. A test sample has the mode of its nearest training "
         f"samples. Highlighted: {100 * GAP:.0f} points or more below the accuracy of all samples, {100 * overall:.1f} "
         "%. Otherwise: the same mode with other values of the attribute, or all modes of its value if it has fewer "
         f"than {MIN_GROUP_SIZE} such samples. p: one-sided Fisher's exact test of the two, with Holm's correction."
     )
-    head = ("mode", "cell", "accuracy", "otherwise", "test samples", "training samples", "p")
+    head = ("test set", "mode", "cell", "accuracy", "otherwise", "test samples", "training samples", "p")
     return PageTable(head, [_cell_row(cell, overall, names) for cell in shown], note)
 
 
 def _cell_row(cell: AuditCell, overall: float, names: Names) -> list[PageCell]:
     low = cell.hurt or (cell.count >= MIN_GROUP_SIZE and overall - cell.accuracy >= GAP)
     return row(
+        cell.test,
         names.mode(cell.mode),
         names.cell(cell.attribute, cell.value),
         PageCell(f"{100 * cell.accuracy:.1f} %", low),

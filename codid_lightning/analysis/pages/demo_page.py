@@ -1,4 +1,4 @@
-"""The page that `codid demo` writes: accuracies, decision boundaries and where the runs are."""
+"""The page that `codid demo` writes: accuracies, a picture and where the runs are."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from codid_lightning.analysis.pages.page import PageTable, Picture, render, row
 def demo_page(
     explanation: str,
     tests: Sequence[str],
-    scores: Mapping[str, Sequence[str]],
+    scores: Mapping[str, Sequence[float]],
     picture: Picture,
     runs: Mapping[str, Path],
 ) -> str:
@@ -18,10 +18,11 @@ def demo_page(
     Args:
         explanation: What the numbers are.
         tests: Titles of the test sets.
-        scores: Accuracies on the test sets, by method.
-        picture: The decision boundaries.
+        scores: Accuracies in % on the test sets, by method.
+        picture: Pictures of the tests, and the accuracies.
         runs: Run directories, by method.
     """
-    table = PageTable(("a1", *tests), [row(method, *texts) for method, texts in scores.items()])
+    rows = [row(method, *(f"{score:.1f}" for score in own)) for method, own in scores.items()]
+    table = PageTable(("right answers in %", *tests), rows)
     parts = {"scores": table, "picture": picture, "runs": runs}
-    return render("demo.html.j2", title="CoDID on toy data", explanation=explanation, **parts)
+    return render("demo.html.j2", title="CoDID on colored digits", explanation=explanation, **parts)

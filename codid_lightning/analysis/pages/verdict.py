@@ -44,7 +44,7 @@ def p_text(value: float) -> str:
 
 
 def verdict(found: Audit, names: Names) -> list[Claim]:
-    """The answers to the questions an audit asks."""
+    """The answers of an audit: on the data, on the model, on the leakage."""
     return [_about_data(found, names), _about_model(found, names), _about_leakage(found, names)]
 
 
@@ -89,14 +89,16 @@ def _about_model(found: Audit, names: Names) -> Claim:
             f"the attribute, by {100 * GAP:.0f} points or more.",
         )
     texts = [overall]
-    if found.falls:
-        best, worst = found.extremes
-        texts.append(f"It falls from {best} to {worst}: the model relies on something that differs between them.")
+    if found.fall:
+        texts.append(
+            f"It falls from {found.fall.best} to {found.fall.worst} (p {_equals(found.fall.p_value)}): the model "
+            "relies on something that differs between them."
+        )
     if hurt := [cell for cell in found.cells if cell.hurt]:
         cell, count = hurt[0], "one" if len(hurt) == 1 else str(len(hurt))
         texts.append(
             f"In {count} of {len(found.cells)} cells it is significantly lower. The worst is {names.mode(cell.mode)} "
-            f"with {names.cell(cell.attribute, cell.value)}: {100 * cell.accuracy:.1f} %, otherwise "
+            f"with {names.cell(cell.attribute, cell.value)} on {cell.test}: {100 * cell.accuracy:.1f} %, otherwise "
             f"{100 * cell.rest:.1f} %."
         )
     return Claim("The model is hurt.", " ".join(texts))

@@ -67,7 +67,7 @@ class Score:
 
 
 def load_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
-    """All runs in or below `paths`, and complaints about files and metrics that cannot be used.
+    """All runs in or below `paths`, and messages about files and metrics that cannot be used.
 
     If several runs have the same config, seed and group, only the newest is kept.
     """
@@ -133,7 +133,7 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def one_setting_each(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """The runs of one config for each method and data set, and complaints about the others.
+    """The runs of one config for each method and data set, and messages about the others.
 
     An average must not mix different noise, correlations or hyperparameters. The config with the most runs is kept; if
     two have as many, the newer one.

@@ -81,7 +81,7 @@ def build_tables(runs: Sequence[Run], datasets: Collection[str] | None = None) -
 
 
 def not_shown(runs: Sequence[Run], tables: Sequence[Table]) -> list[str]:
-    """A complaint for every method and data set of which no table shows a number, with the metrics of its runs."""
+    """A message for every method and data set of which no table shows a number, with the metrics of its runs."""
     scored = {(c.column.dataset, row.method) for table in tables for row in table.rows for c in row.cells if c.ours}
     left = {(run.dataset, run.method): sorted(run.metrics) for run in runs if (run.dataset, run.method) not in scored}
     return [

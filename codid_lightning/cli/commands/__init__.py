@@ -1,6 +1,9 @@
 """Commands in addition to those of LightningCLI: each parses its arguments, calls the library and prints."""
 
 import sys
+from pathlib import Path
+
+from codid_lightning.errors import RunError
 
 
 def help_or_arguments(args: list[str] | None, usage: str) -> list[str] | None:
@@ -13,3 +16,15 @@ def help_or_arguments(args: list[str] | None, usage: str) -> list[str] | None:
         print(usage)
         return None
     return arguments
+
+
+def without_path(arguments: list[str], name: str) -> tuple[list[str], Path | None]:
+    """The arguments without an option of the command that LightningCLI does not have, and the file it names."""
+    for i, argument in enumerate(arguments):
+        if argument.startswith(f"{name}="):
+            return arguments[:i] + arguments[i + 1 :], Path(argument.partition("=")[2])
+        if argument == name:
+            if i + 1 == len(arguments):
+                raise RunError(f"{name} needs the name of a file.")
+            return arguments[:i] + arguments[i + 2 :], Path(arguments[i + 1])
+    return arguments, None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from jsonargparse import ArgumentParser
 from rich.console import Console
@@ -16,6 +17,7 @@ from codid_lightning.analysis.tables.render import to_terminal
 from codid_lightning.experiments.launchers import OUTPUT, Outcome, make_engine
 from codid_lightning.experiments.matrix import Experiment, Forecast, Matrix, Rule, cells_of, run_cells
 from codid_lightning.training.config_files import packaged_configs
+from codid_lightning.training.runs import make_folder
 
 
 def main(args: list[str] | None = None) -> int:
@@ -32,6 +34,7 @@ def main(args: list[str] | None = None) -> int:
     if options.dry_run:
         _list(cells, console)
         return 0
+    make_folder(Path(options.root), "--root")
     engine = make_engine(**{name: options[name] for name in engine_fields})
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that runs are stopped with us
     forecast = Forecast(cells, engine.parallel)

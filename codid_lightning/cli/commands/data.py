@@ -14,6 +14,7 @@ from codid_lightning.analysis.figures.style import figure_style, save
 from codid_lightning.analysis.summary import tables
 from codid_lightning.training import build
 from codid_lightning.training.config import parse
+from codid_lightning.training.runs import writable
 from datamodules.base import AttributeDataModule
 from datamodules.correlated import CorrelatedDataModule
 
@@ -47,8 +48,9 @@ def main(args: list[str] | None = None) -> int:
     _describe(data, Console())
     with figure_style():
         figure = samples(data)
-    name = run.config["dataset"] or type(data).__name__.lower()
-    print(f"Samples are in {save(figure, options.output or Path(f'{name}-samples.png'))}.")
+    output = options.output or Path(f"{run.config['dataset']}-samples.png")
+    with writable(output, "--output"):
+        print(f"Samples are in {save(figure, output)}.")
     return 0
 
 

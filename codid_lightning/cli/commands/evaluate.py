@@ -1,18 +1,28 @@
 """`codid evaluate`: every metric of one run, added to its result."""
 
 import sys
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from codid_lightning.analysis.evaluation import evaluate, load_run, record
-from codid_lightning.cli.commands import help_or_arguments
+from codid_lightning.analysis.modes import reference_cells
+from codid_lightning.cli.commands import help_or_arguments, without_path
+from codid_lightning.errors import RunError
+from codid_lightning.training.loading import LoadedRun
+from codid_lightning.training.runs import replacing, writable
+from datamodules.partition import write_partition
 
-USAGE = """usage: codid evaluate RUN_DIRECTORY [--key value ...]
-       codid evaluate -c CONFIG ... --ckpt_path CHECKPOINT [--key value ...]
+USAGE = """usage: codid evaluate RUN_DIRECTORY [--partition FILE] [--key value ...]
+       codid evaluate -c CONFIG ... --ckpt_path CHECKPOINT [--partition FILE] [--key value ...]
 
 Computes accuracy, worst groups, leakage, MI, DCI-I, A-distance and cluster scores of a trained run, prints them and
-adds them to the run's result.json, from which `codid report` makes tables."""
+adds them to the run's result.json, from which `codid report` makes tables.
+
+  --partition    write instead the run's cells of the validation samples (its mode of the first attribute, and the value
+                 of the second) to this .npz file, which other runs take as data.partition
+  --key value    any argument of `codid test`, for example --data.root"""
 
 
 def main(args: list[str] | None = None) -> int:
@@ -20,7 +30,12 @@ def main(args: list[str] | None = None) -> int:
     arguments = help_or_arguments(args, USAGE)
     if arguments is None:
         return 0
+    arguments, partition = without_path(arguments, "--partition")
+    if partition is not None and partition.suffix != ".npz":
+        raise RunError(f"--partition is {partition}; it must end in .npz.")
     run = load_run(arguments)
+    if partition is not None:
+        return _write_partition(run, partition)
     scores = evaluate(run)
     table = Table("metric", "value", title=run.name)
     for name, score in sorted(scores.items()):
@@ -28,4 +43,14 @@ def main(args: list[str] | None = None) -> int:
     Console().print(table)
     path = record(run, scores)
     print(f"The result is in {path}." if path else "There is no result.json to add this to.", file=sys.stderr)
+    return 0
+
+
+def _write_partition(run: LoadedRun, file: Path) -> int:
+    cells = reference_cells(run)
+    with writable(file, "--partition"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as part:
+            write_partition(part, cells, run.data.datasets["val"])
+    print(f"{len(cells.unique())} cells of {len(cells)} validation samples are in {file}: give it as data.partition.")
     return 0

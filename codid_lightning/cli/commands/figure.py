@@ -12,6 +12,7 @@ from codid_lightning.analysis.figures.results import FigureError
 from codid_lightning.analysis.figures.style import save
 from codid_lightning.cli.commands import help_or_arguments
 from codid_lightning.training.config_files import packaged_configs
+from codid_lightning.training.runs import writable
 
 FORMATS = (".png", ".pdf", ".svg")
 ANY = "runs of one data set"
@@ -89,5 +90,7 @@ def main(args: list[str] | None = None) -> int:
     if options.value is not None and not entry.takes_value:
         raise FigureError(f"{options.name} takes no --value.")
     chosen: dict[str, Any] = {"value": options.value} if entry.takes_value else {}
-    print(f"The figure is in {save(entry.draw([Path(run) for run in options.runs], **chosen), output)}.")
+    figure = entry.draw([Path(run) for run in options.runs], **chosen)
+    with writable(output, "--output"):
+        print(f"The figure is in {save(figure, output)}.")
     return 0

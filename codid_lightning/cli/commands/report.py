@@ -14,7 +14,7 @@ from codid_lightning.analysis.pages.report_page import report_page
 from codid_lightning.analysis.tables import Run, build_tables, load_runs, not_shown, one_setting_each
 from codid_lightning.analysis.tables.names import dataset_title
 from codid_lightning.analysis.tables.render import to_csv, to_latex, to_markdown, to_terminal
-from codid_lightning.training.runs import read_result, replacing
+from codid_lightning.training.runs import read_result, write_output
 
 FIGURES = {
     "number of parameters and training duration": complexity,
@@ -25,7 +25,7 @@ FIGURES = {
 
 
 def main(args: list[str] | None = None) -> int:
-    """Print or write the tables; complaints go to the standard error."""
+    """Print or write the tables; messages about other runs go to the standard error."""
     options = _parser().parse_args(args)
     runs, complaints = load_runs(options.runs)
     kept, set_aside = one_setting_each(runs)
@@ -69,8 +69,7 @@ def _write(output: Path, writers: Mapping[str, Callable[[], str]]) -> int:
     if output.suffix not in writers:
         print(f"codid report: {output} should end in one of {', '.join(writers)}", file=sys.stderr)
         return 2
-    with replacing(output) as part:
-        part.write_text(writers[output.suffix](), encoding="utf-8")
+    write_output(output, writers[output.suffix](), "--output")
     print(f"The tables are in {output}.")
     return 0
 

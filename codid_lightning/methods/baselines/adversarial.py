@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from codid_lightning.methods.base import DisentanglementModule
+from codid_lightning.nn import distributed
 from codid_lightning.nn.adam import FusedAdam
 from datamodules.base import Batch
 
@@ -59,8 +60,8 @@ class AdversarialModule(DisentanglementModule):
         for _ in range(self.adversary_steps):
             loss = self.adversary_loss(z.detach(), batch)
             self.losses.add("adversary", loss)
-            self.minimise(adversary, loss)
-        self.minimise(main, informative + self.weighted_penalty(z, batch))
+            self.minimise(adversary, distributed.scale_to_global_mean(loss, z))
+        self.minimise(main, distributed.scale_to_global_mean(informative + self.weighted_penalty(z, batch), z))
 
     def configure_optimizers(self) -> list[Optimizer]:
         """One Adam for the adversary, one for everything else."""

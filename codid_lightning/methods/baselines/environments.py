@@ -22,10 +22,11 @@ class Environments:
     Args:
         values: Value of each sample, (B,).
         size: Number of values of the attribute, E.
+        dtype: Of the numbers of which statistics are taken.
     """
 
-    def __init__(self, values: Tensor, size: int) -> None:
-        self.member = F.one_hot(values, size).float()  # (B, E)
+    def __init__(self, values: Tensor, size: int, dtype: torch.dtype = torch.float32) -> None:
+        self.member = F.one_hot(values, size).to(dtype)  # (B, E)
         self.counts = self.member.sum(0)  # (E,)
 
     def sums(self, values: Tensor) -> Tensor:
@@ -44,12 +45,12 @@ class Environments:
 
     def mean_over(self, values: Tensor, at_least: int = 1) -> Tensor:
         """Mean of (E,) values over the environments with enough samples (`at_least`); 0 if there are none."""
-        enough = (self.counts >= at_least).float()
+        enough = (self.counts >= at_least).to(self.counts)
         return (values * enough).sum() / enough.sum().clamp(min=1)
 
     def mean_over_pairs(self, distances: Tensor, at_least: int = 2) -> Tensor:
         """Mean of (E, E) distances over pairs of environments with enough samples (`at_least`); 0 if there are none."""
-        enough = (self.counts >= at_least).float()
+        enough = (self.counts >= at_least).to(self.counts)
         pairs = torch.outer(enough, enough).triu(1)
         return (distances * pairs).sum() / pairs.sum().clamp(min=1)
 
@@ -71,7 +72,7 @@ class AlignmentModule(DisentanglementModule):
         """Mean distance over pairs of values, and over the other attributes."""
         penalties = []
         for q, size in list(enumerate(self.attribute_sizes))[1:]:
-            environments = Environments(batch["a"][:, q], size)
+            environments = Environments(batch["a"][:, q], size, z.dtype)
             penalties.append(environments.mean_over_pairs(self.distances(z[:, 0], environments)))
         return torch.stack(penalties).mean()
 
@@ -99,7 +100,7 @@ class RiskModule(DisentanglementModule):
         """Mean penalty over the other attributes, times the current weight."""
         logits, labels = self.predictors[0](z[:, 0]), batch["a"][:, 0]
         penalties = [
-            self.risk_penalty(logits, labels, Environments(batch["a"][:, q], size))
+            self.risk_penalty(logits, labels, Environments(batch["a"][:, q], size, z.dtype))
             for q, size in list(enumerate(self.attribute_sizes))[1:]
         ]
         return self.ramp() * torch.stack(penalties).mean()

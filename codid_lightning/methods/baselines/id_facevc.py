@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from codid_lightning.methods.baselines.adversarial import AdversarialModule, adversary_mlp
+from codid_lightning.nn import distributed
 from datamodules.base import Batch
 
 MAX_LOG_VARIANCE = 5.0  # without a limit, the variance goes to 0 if one representation is a function of the other
@@ -19,10 +20,11 @@ def contrastive_upper_bound(mean: Tensor, log_variance: Tensor, target: Tensor) 
     """Mean log-likelihood of each target under its own Gaussian minus that of all targets under it, in nats.
 
     Cheng et al., "CLUB: A Contrastive Log-ratio Upper Bound of Mutual Information", ICML 2020. The mean over all
-    B^2 pairs needs only the targets' first two moments.
+    B^2 pairs needs only the targets' first two moments, which are those of all ranks.
     """
     joint = (target - mean).square()
-    marginal = target.var(0, correction=0) + (target.mean(0) - mean).square()
+    centre, variance, _ = distributed.moments(target, [0])
+    marginal = variance + (centre - mean).square()
     return 0.5 * ((marginal - joint) / log_variance.exp()).sum(1).mean()
 
 

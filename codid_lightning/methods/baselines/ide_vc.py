@@ -8,16 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from codid_lightning.methods.baselines.adversarial import AdversarialModule, adversary_mlp
+from codid_lightning.nn import distributed
 from datamodules.base import Batch
 
 
 def unexplained_variance(estimate: Tensor, target: Tensor) -> Tensor:
     """Squared error in units of the target's variance, the mean over its dimensions: 1 if nothing is explained.
 
-    It does not change if the target is scaled.
+    It does not change if the target is scaled. Both are means over all ranks.
     """
-    error = (target - estimate).square().mean(0)
-    variance = target.var(0, correction=0)
+    error, *_ = distributed.moments((target - estimate).square(), [0])
+    _, variance, _ = distributed.moments(target, [0])
     return (error / (variance + 1e-6)).mean()
 
 

@@ -37,7 +37,7 @@ def is_old(class_name: str, arguments: Mapping[str, Any]) -> bool:
 def upgrade(class_name: str, old: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of today's CoDID for those of a class of version 0.1.0, parts as `class_path` and `init_args`.
 
-    Only what `old` says is said in the result, so that an overlay stays an overlay.
+    The result has only the settings that `old` has, so that an overlay stays an overlay.
     """
     cells, plain = class_name in ("CellBalanced", "GroupDRO", "BalancedModes"), class_name == "Counterfactual"
     new = {name: old[name] for name in _KEPT if name in old}
@@ -80,7 +80,7 @@ def _cell_loss(class_name: str, old: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _adversarial_parts(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Mode loss, alignment and splits of CoDID, as far as the arguments speak of them."""
+    """Mode loss, alignment and splits of CoDID, with the settings that the arguments have."""
     new: dict[str, Any] = {}
     if "mode_prediction" in old:
         predicts = old["mode_prediction"] > 0

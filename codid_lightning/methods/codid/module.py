@@ -7,7 +7,9 @@ The training step is Algorithm 1, its updates in order. Clusters come from the `
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar, Self
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from lightning.pytorch.callbacks import Callback
@@ -15,16 +17,28 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from codid_lightning.clustering import Clustering
+from codid_lightning.errors import RunError
 from codid_lightning.methods.base import DisentanglementModule
+from codid_lightning.methods.codid.adaptation import (
+    Adaptation,
+    Belief,
+    Content,
+    adapt,
+    fingerprint,
+    turned_to,
+)  # fmt: skip
 from codid_lightning.methods.codid.discovery import ModeDiscovery
 from codid_lightning.methods.codid.parts.alignments import Alignment, DiscriminatorAlignment, Encoding
 from codid_lightning.methods.codid.parts.base import OptimizerSettings, Part
+from codid_lightning.methods.codid.parts.content import ContentPart, known_others
 from codid_lightning.methods.codid.parts.decoding import DecodedSamples
-from codid_lightning.methods.codid.parts.gate import SwapGate
+from codid_lightning.methods.codid.parts.harmonised import HarmonisedSamples
 from codid_lightning.methods.codid.parts.mode_losses import ModeLoss, PredictModes
+from codid_lightning.methods.codid.parts.prior import PriorInLogits, check_others, joint_others
 from codid_lightning.methods.codid.parts.splits import LearnedSplits
 from codid_lightning.methods.codid.saved_parts import parts_of_checkpoint
 from codid_lightning.methods.codid.target import Target, View
+from codid_lightning.methods.hardware import like_parameters
 from codid_lightning.nn import distributed
 from codid_lightning.nn.backbones import Backbone
 from codid_lightning.nn.statistics import frozen_running_stats
@@ -49,7 +63,7 @@ class CoDID(DisentanglementModule):
         attribute_sizes: Number of values of each attribute; linked from the data.
         test_names: Names of the test sets; linked from the data.
         test_attributes: Attributes whose test values occur in training; linked from the data.
-        backbone: Encoder and decoder of the paper's architecture table.
+        backbone: Encoder and decoder of the paper's architecture table; `auto` takes those that fit the input's shape.
         latent_dim: Dimensions d of each representation.
         lr: Learning rate of encoder, predictors, decoder and subclustering net.
         reconstruction: Weight of the reconstruction loss (lambda_re).
@@ -62,7 +76,11 @@ class CoDID(DisentanglementModule):
         mode_loss: How the inform step uses modes; null ignores them.
         alignment: What makes z_q independent of the other representations within clusters; null does nothing.
         splits: Who proposes splits; null leaves it to the mixture.
-        decoding: Train z_1 on decoded samples; null uses real ones.
+        decoding: Train z_1 on content that does not show the other attributes: `DecodedSamples`, or for tables
+            `HarmonisedSamples`; null uses real samples.
+        pi: What `PriorInLogits` assumes about the place of use: `uniform`, no correlation of modes with the other
+            attributes; `train`, that of training; or a number between and beyond, with 0, 1 and -1 for none, training's
+            and the reverse. `adapt` estimates it from unlabelled samples.
     """
 
     part_names: ClassVar[tuple[str, ...]] = ("discovery", "mode_loss", "alignment", "splits", "decoding")
@@ -74,7 +92,7 @@ class CoDID(DisentanglementModule):
         test_names: tuple[str, ...] = ("test",),
         test_attributes: tuple[int, ...] = (0,),
         reconstruction: float = 1.1,
-        backbone: Backbone = "mlp",
+        backbone: Backbone = "auto",
         latent_dim: int = 128,
         lr: float = 1e-3,
         decay_from: float = 1.0,
@@ -85,13 +103,17 @@ class CoDID(DisentanglementModule):
         mode_loss: ModeLoss | None = PredictModes(),  # noqa: B008  (parts are immutable)
         alignment: Alignment | None = DiscriminatorAlignment(),  # noqa: B008
         splits: LearnedSplits | None = LearnedSplits(),  # noqa: B008
-        decoding: DecodedSamples | None = None,
+        decoding: DecodedSamples | HarmonisedSamples | ContentPart | None = None,
+        pi: Literal["uniform", "train"] | float = "uniform",
     ) -> None:
         facts = (input_shape, attribute_sizes, test_names, test_attributes)
         super().__init__(*facts, backbone, latent_dim, lr, reconstruction, decay_from=decay_from)
         self.max_clusters = max_clusters
         self.discovery = copy.deepcopy(discovery)
         self.mode_loss, self.alignment, self.splits, self.decoding = mode_loss, alignment, splits, decoding
+        self.dial = {"uniform": 0.0, "train": 1.0}[pi] if isinstance(pi, str) else float(pi)
+        self.adaptation: Adaptation | None = None
+        self._validation: list[tuple[Tensor, Tensor]] = []
         attributes = targets or [0]
         with_modes = attributes if moded is None else moded
         self._check_parts()
@@ -138,29 +160,51 @@ class CoDID(DisentanglementModule):
 
     def inform(self, batch: Batch) -> None:
         """Encoder, predictors and decoder learn attributes, modes and data (Eq. 4, line 16)."""
-        z = self(batch["x"])
+        z = self.represent(batch)
         loss = self.informative_loss(z, batch)
         modes = None if self.mode_loss is None else self.mode_loss.additional_loss(self, z, batch)
         loss = loss if modes is None else loss + modes
         self.minimise(self.optimizer("inform"), distributed.scale_to_global_mean(loss, z))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Representations z (B, Q, d)."""
-        z: Tensor = self.encoder(x) if self.counterfactuals is None else self.counterfactuals.represent(self.encoder, x)
+    def forward(self, x: Tensor, others: Tensor | None = None) -> Tensor:
+        """Representations z (B, Q, d).
+
+        Args:
+            x: Samples (B, ...).
+            others: Values of all attributes but the first (B, Q - 1), which `model.decoding` may use. Where they are -1
+                or not given, they are predicted.
+        """
+        if self.counterfactuals is not None:
+            return self.counterfactuals.represent(self, x, others)
+        z: Tensor = self.encoder(x)
         return z
 
+    def represent(self, batch: Batch) -> Tensor:
+        """Representations z (B, Q, d) of a batch, whose first attribute is not used."""
+        z: Tensor = self(batch["x"], batch["a"][:, 1:])
+        return z
+
+    @torch.no_grad()
+    def content(self, x: Tensor, others: Tensor | None = None) -> Tensor:
+        """Content (B, p) of samples, which `model.decoding` finds; arguments as those of `forward`."""
+        assert self.counterfactuals is not None  # noqa: S101
+        z_rest = [network(x) for network in list(self.encoder.subnetworks)[1:]] if others is None else []
+        return self.counterfactuals.features(x, known_others(self, z_rest, others))
+
     def informative_loss(self, z: Tensor, batch: Batch) -> Tensor:
-        """Attribute prediction and reconstruction; with `train_on: both`, the mean with the counterfactuals' loss."""
-        loss = super().informative_loss(z, batch)
-        if self.counterfactuals is None or self.counterfactuals.train_on != "both":
-            return loss
-        return (loss + self.counterfactuals.counterfactual_loss(self, batch)) / 2
+        """Attribute prediction and reconstruction, and what `model.decoding` adds."""
+        loss, found = super().informative_loss(z, batch), self.counterfactuals
+        return loss if found is None else found.informative_loss(self, loss, batch)
 
     def attribute_loss(self, losses: Tensor, batch: Batch) -> Tensor:
         """One number of a batch's attribute losses (B, Q)."""
         if self.mode_loss is None:
             return super().attribute_loss(losses, batch)
         return self.mode_loss.attribute_loss(self, losses, batch)
+
+    def training_logits(self, z: Tensor, a: Tensor) -> list[Tensor]:
+        """Logits of every attribute, those of targets from the mode loss where it has its own."""
+        return self._logits_of_targets(super().training_logits(z, a), z, a, training=True)
 
     def encode(self, x: Tensor) -> Encoding:
         """Representations of the global batch, ready for virtual and real steps of the encoder."""
@@ -172,6 +216,95 @@ class CoDID(DisentanglementModule):
         with torch.no_grad():
             attribute_losses = self.attribute_losses(z, a)
         return [target.view(z, a, index, attribute_losses) for target in self.target_list]
+
+    # ----------------------------------------------------------------------------------------------------- evaluation
+
+    def attribute_logits(self, z: Tensor, a: Tensor) -> list[Tensor]:
+        """Logits of every attribute, as believed of the place of use.
+
+        Args:
+            z: Representations (B, Q, d).
+            a: Attributes (B, Q). Other attributes that are unknown, -1, are predicted.
+        """
+        logits = super().attribute_logits(z, a)
+        predicted = torch.stack([own.argmax(1) for own in logits], dim=1)
+        return self._logits_of_targets(logits, z, torch.where(a < 0, predicted, a), training=False)
+
+    def _logits_of_targets(self, logits: list[Tensor], z: Tensor, a: Tensor, training: bool) -> list[Tensor]:
+        if self.mode_loss is not None:
+            logits_of = self.mode_loss.training_logits if training else self.mode_loss.evaluation_logits
+            for target in self.target_list:
+                own = logits_of(self, target, z[:, target.attribute], a)
+                logits[target.attribute] = logits[target.attribute] if own is None else own
+        return logits
+
+    def belief(self, target: Target, content: Content) -> Belief:
+        """What is believed about the place of use: as adapted for the first attribute, else as `pi` says."""
+        if self.adaptation is not None and target.attribute == 0:
+            return self.adaptation.belief.to(content.log_joint)
+        return turned_to(self.dial, content)
+
+    def sees_content(self, target: Target) -> bool:
+        """Whether z_q of a target is computed from content, which does not show the other attributes."""
+        found = self.counterfactuals
+        return target.attribute == 0 and found is not None and found.content_only
+
+    @torch.no_grad()
+    def adapt(self, x: Tensor | Iterable[Tensor], others: Tensor | None = None, batch_size: int = 128) -> Adaptation:
+        """Estimate from unlabelled samples of the place of use how modes and other attributes correlate there.
+
+        Only predictions of the first attribute change. They use the result from now on; `adaptation = None` returns
+        to `pi`.
+
+        Args:
+            x: Samples (N, ...), or batches of them.
+            others: Values of all attributes but the first (N, Q - 1); None predicts them.
+            batch_size: Samples that are encoded at once, if `x` is one tensor.
+
+        Raises:
+            RunError: The model has no `PriorInLogits` or no clusters, there are too few samples, or they do not fit.
+        """
+        target, loss = self.target_list[0], self.mode_loss
+        if not isinstance(loss, PriorInLogits) or target.attribute != 0:
+            raise RunError(
+                "Adaptation needs a model with `model.mode_loss: PriorInLogits` for the first attribute, as "
+                "configs/methods/codid_adaptive.yaml has."
+            )
+        if not target.ready:
+            raise RunError("The model has no clusters yet: train it for more epochs than model.discovery.start.")
+        if others is not None:
+            check_others(others, self.attribute_sizes[1:], len(x if isinstance(x, Tensor) else others))
+        z = self._representations(x.split(batch_size) if isinstance(x, Tensor) else x, others)
+        known = known_others(self, list(z.unbind(1))[1:], None if others is None else others.to(self.device))
+        check_others(known, self.attribute_sizes[1:], len(z))
+        content = loss.content(self, target, z[:, 0])
+        joint = joint_others(target, torch.cat([torch.zeros_like(known[:, :1]), known], dim=1))
+        adapted = adapt(content, joint, others is not None)
+        self.adaptation = replace(adapted, model=fingerprint(self.state_dict()))
+        return self.adaptation
+
+    def _representations(self, batches: Iterable[Tensor], others: Tensor | None) -> Tensor:
+        """Representations z (N, Q, d) in evaluation mode, given the other attributes where they are known."""
+        training, done, found = self.training, 0, []
+        self.eval()
+        try:
+            for x in batches:
+                known = None if others is None else others[done : done + len(x)].to(self.device)
+                found.append(self(self._checked(like_parameters(x, self)), known))
+                done += len(x)
+        finally:
+            self.train(training)
+        z = torch.cat(found) if found else torch.zeros(0, len(self.attribute_sizes), self.latent_dim)
+        if not z.isfinite().all():
+            raise RunError("Some samples hold NaN or infinity, or numbers that are too large for the model.")
+        return z
+
+    def _checked(self, x: Tensor) -> Tensor:
+        """Samples of the shape of the training samples."""
+        given, shape = tuple(x.shape[1:]), tuple(self.hparams["input_shape"])
+        if given != shape:
+            raise RunError(f"The samples have shape {given}; the model was trained on {shape}.")
+        return x
 
     # ------------------------------------------------------------------------------------------------ mode discovery
 
@@ -190,7 +323,7 @@ class CoDID(DisentanglementModule):
         return all(target.ready for target in self.target_list)
 
     def selectable(self) -> bool:
-        """Whether there are clusters and, where samples are decoded, the gate has decided. The rest is pre-training."""
+        """Whether there are clusters and, with `model.decoding`, its gate has decided. The rest is pre-training."""
         return self.has_clusters and (self.counterfactuals is None or self.counterfactuals.judged)
 
     def configure_callbacks(self) -> list[Callback]:
@@ -198,23 +331,34 @@ class CoDID(DisentanglementModule):
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         given = [callback for callback in callbacks if isinstance(callback, ModeDiscovery)]
         self.discovery = given[0] if given else self.discovery
-        gate = [] if self.counterfactuals is None else [SwapGate()]
+        gate = [] if self.counterfactuals is None else self.counterfactuals.callbacks()
         own = [self.discovery] if self.mode_targets() and not given else []
         return [*gate, *super().configure_callbacks(), *own]
 
-    def adopt(self, target: Target, found: Clustering, reset_heads: bool = False, restart: bool = False) -> None:
-        """Take over new clusters of a target: labels, and the heads' rows with their Adam moments (line 13)."""
+    def adopt(
+        self, target: Target, found: Clustering, z: Tensor, reset_heads: bool = False, restart: bool = False
+    ) -> None:
+        """Take over new clusters of a target: labels, and the heads' rows with their Adam moments (line 13).
+
+        Args:
+            target: The target.
+            found: Its clusters.
+            z: Its representations (N, d) of all training samples.
+            reset_heads: Re-initialise all heads when any cluster changed.
+            restart: Re-initialise all networks if these are the first clusters.
+        """
         first = not target.ready
         optimizers: list[Optimizer] = self.trainer.optimizers
-        target.adopt(found, optimizers, reset_heads)
+        target.adopt(found, z, optimizers, reset_heads)
         if first and restart:
             self._reinitialise(optimizers)
         if self.mode_loss is not None:
             self.mode_loss.clusters_known(self, adopted=True)
 
     def _reinitialise(self, optimizers: list[Optimizer]) -> None:
+        kept = set() if self.counterfactuals is None else set(self.counterfactuals.modules())
         for module in self.modules():
-            if callable(reset := getattr(module, "reset_parameters", None)):
+            if module not in kept and callable(reset := getattr(module, "reset_parameters", None)):
                 reset()
         for optimizer in optimizers:
             optimizer.state.clear()
@@ -251,12 +395,12 @@ class CoDID(DisentanglementModule):
     # ---------------------------------------------------------------------------------------------------------- hooks
 
     def on_fit_start(self) -> None:
-        """Check the schedule and, where samples are decoded, the training set."""
+        """Check the schedule, and prepare `model.decoding`."""
         super().on_fit_start()
         if self.counterfactuals is not None:
             fast = self.trainer.fast_dev_run  # type: ignore[attr-defined]
-            train = self.trainer.datamodule.datasets["train"]  # type: ignore[attr-defined]
-            self.counterfactuals.start(train, None if fast else self.trainer.max_epochs)
+            datasets = self.trainer.datamodule.datasets  # type: ignore[attr-defined]
+            self.counterfactuals.start(datasets, None if fast else self.trainer.max_epochs)
 
     def schedule_problem(self, epochs: int) -> str | None:
         """A run that ends before its first clustering is no CoDID."""
@@ -280,10 +424,28 @@ class CoDID(DisentanglementModule):
         if self.counterfactuals is not None:
             self.counterfactuals.generator = torch.Generator(self.device).manual_seed(self.step_seed(batch_idx, -1))
 
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Metrics on validation data, and what a mode loss needs to calibrate itself."""
+        z = self.represent(batch)
+        self.score("val", z, batch)
+        sample = None if self.mode_loss is None else self.mode_loss.calibration_sample(self, z, batch["a"])
+        if sample is not None:
+            self._validation.append(sample)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log metrics, and calibrate."""
+        super().on_validation_epoch_end()
+        kept, self._validation = self._validation, []
+        if kept and self.mode_loss is not None and not self.trainer.sanity_checking:
+            logits, a = (distributed.gather(torch.cat(parts)) for parts in zip(*kept, strict=True))
+            self.mode_loss.calibrate(self, logits, a)
+
     def on_train_epoch_end(self) -> None:
         """Log the epoch's losses."""
         if self.alignment is not None:
             self.alignment.epoch_end(self)
+        if self.counterfactuals is not None:
+            self.log_dict(self.counterfactuals.gate_metrics)
         super().on_train_epoch_end()
 
     def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
@@ -300,5 +462,3 @@ class CoDID(DisentanglementModule):
             raise ValueError(
                 f"model.discovery.n_clusters is {given}; it must not exceed model.max_clusters, {self.max_clusters}."
             )
-        if self.decoding is not None and self.discovery.restart:
-            raise ValueError("model.discovery.restart would reset the autoencoder: remove it, or model.decoding.")

@@ -16,7 +16,7 @@ from codid_lightning.methods.codid.parts.base import Part
 from codid_lightning.methods.losses import has_partner
 from codid_lightning.nn.conditional import ConditionalMLP, Table
 from codid_lightning.nn.discriminator import Discriminator, PairTable
-from codid_lightning.nn.slots import ModePredictor, SubclusterNet, carry_over
+from codid_lightning.nn.slots import ModePredictor, PriorPredictor, SubclusterNet
 
 HALF_MEMORY = 64  # how many samples the running mean of a half is worth
 
@@ -64,7 +64,7 @@ class Target(nn.Module):
     columns: Tensor  # (A, C) slots of a value's clusters, C the largest number; one is repeated if there are fewer
 
     discriminator: Discriminator
-    mode_predictor: ModePredictor
+    mode_predictor: ModePredictor | PriorPredictor
     weight_net: ConditionalMLP
     subcluster_net: SubclusterNet
 
@@ -145,14 +145,25 @@ class Target(nn.Module):
 
     def mode_losses(self, z: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """KL divergence (Eq. 2) and cross-entropy of the mode prediction from the cluster probabilities, (B,) each."""
-        log_probs = self.mode_predictor(z, self.active.flatten())
+        slots, target = self._cluster_probs(index)
+        target = target.to(z)
+        cross_entropy = _cross_entropy(self.mode_predictor(z, self.active.flatten()), slots, target)
+        return cross_entropy + torch.xlogy(target, target).sum(1), cross_entropy
+
+    def cluster_cross_entropy(self, log_probs: Tensor, a: Tensor, index: Tensor) -> Tensor:
+        """Cross-entropy (B,) of log-probabilities (B, slots) from the cluster probabilities of training samples."""
+        if not self.moded:
+            return -log_probs.gather(1, a[:, self.attribute, None])[:, 0]
+        slots, target = self._cluster_probs(index)
+        return _cross_entropy(log_probs, slots, target.to(log_probs))
+
+    def _cluster_probs(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Slots of the clusters of each training sample's value, and the sample's probabilities, (B, C) each."""
         value = self.labels[index].long() // self.slots
         slots = value[:, None] * self.slots + self.columns[value]
         column = torch.arange(slots.shape[1], device=slots.device)
         own = column < self.active.sum(1)[value][:, None]  # what follows belongs to the next sample
-        target = (self.probs[self.starts[index].long()[:, None] // 2 + column] * own).to(z)
-        cross_entropy = -(target * log_probs.gather(1, slots).clamp_min(-1e4)).sum(1)
-        return cross_entropy + torch.xlogy(target, target).sum(1), cross_entropy
+        return slots, self.probs[self.starts[index].long()[:, None] // 2 + column] * own
 
     def most_likely_cluster(self, z: Tensor) -> Tensor:
         """The cluster (B,) that the mode predictor finds most likely for z (B, d)."""
@@ -175,11 +186,12 @@ class Target(nn.Module):
     # ------------------------------------------------------------------------------------------------------ adoption
 
     @torch.no_grad()
-    def adopt(self, found: Clustering, optimizers: Iterable[Optimizer], reset: bool = False) -> None:
+    def adopt(self, found: Clustering, z: Tensor, optimizers: Iterable[Optimizer], reset: bool = False) -> None:
         """Take over a clustering. Heads of split or merged clusters inherit from their former clusters.
 
         Args:
             found: Labels, probabilities and lineage of the clusters.
+            z: Representations (N, d) of the samples.
             optimizers: Optimizers whose moments are inherited too.
             reset: Re-initialise all heads when any cluster changed, instead of inheriting.
         """
@@ -189,10 +201,8 @@ class Target(nn.Module):
         if changed and reset:
             self._reset_heads(optimizers)
         elif changed:
-            tables = [table for part in self.parts for table in part.slot_tables(self)]
-            carry_over(tables, found.inherit.to(self.active.device), optimizers)
             for part in self.parts:
-                part.clusters_changed(self, found)
+                part.clusters_changed(self, found, z.to(self.active.device), optimizers)
         labels = found.labels.to(self.active.device)
         second = found.sub_probs.argmax(1).to(self.active.device)
         turned = torch.zeros(self.total_slots, dtype=torch.bool, device=labels.device)
@@ -238,6 +248,10 @@ class Target(nn.Module):
         """Restore clusters of a training set of any size."""
         for name, value in state.items():
             setattr(self, name, value.to(self.active.device))
+
+
+def _cross_entropy(log_probs: Tensor, slots: Tensor, target: Tensor) -> Tensor:
+    return -(target * log_probs.gather(1, slots).clamp_min(-1e4)).sum(1)
 
 
 def _one_hot(labels: Tensor, size: int) -> Tensor:

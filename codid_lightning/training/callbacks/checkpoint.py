@@ -31,7 +31,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Replace `path` by the new checkpoint at once."""
+        """Write the checkpoint to a temporary file, and rename it to `path`."""
         target = Path(path)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             ) from error
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = True) -> dict[str, Any]:
-        """Read a checkpoint without ever executing what is in it."""
+        """Read a checkpoint; code in it is not executed."""
         try:
             checkpoint: dict[str, Any] = torch.load(path, map_location=map_location, weights_only=True)
         except FileNotFoundError as error:
@@ -65,7 +65,7 @@ def _reason(error: OSError | RuntimeError) -> str:
 
 
 def _free(path: Path) -> str:
-    """How full the disk is, where it can be asked."""
+    """The free space of the disk as text; empty if the system does not report it."""
     try:
         return f"{shutil.disk_usage(path.parent).free} bytes are free there. "
     except OSError:
@@ -73,10 +73,10 @@ def _free(path: Path) -> str:
 
 
 class LastCheckpoint(ModelCheckpoint):
-    """Keeps `last.ckpt`: after every epoch, and when the run is asked to stop.
+    """Keeps `last.ckpt`: after every epoch, and when a signal ends the run.
 
-    A run that dies of an error (a loss that is not finite, say) keeps the checkpoint of its last good epoch. With the
-    model it keeps what a result needs of epochs trained before an interruption: their `metrics` and `seconds`.
+    After an error, for example a loss that is not finite, the checkpoint of the last good epoch remains. Besides the
+    model, it holds what the result needs of the epochs so far: their `metrics` and `seconds`.
     """
 
     def __init__(self, dirpath: Path) -> None:
@@ -107,7 +107,7 @@ class LastCheckpoint(ModelCheckpoint):
         super().on_train_epoch_end(trainer, pl_module)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Save when asked to stop between two batches; not inside a batch, nor when something is wrong."""
+        """Save if a signal stopped the run between two batches; not inside of a batch, nor after an error."""
         if isinstance(exception, SIGTERMException):
             super().on_exception(trainer, pl_module, exception)
 
@@ -146,5 +146,5 @@ class BestCheckpoint(ModelCheckpoint):
 
 
 def is_selectable(module: LightningModule) -> bool:
-    """Whether the epoch is a candidate of model selection; every epoch of a method that does not say."""
+    """Whether the epoch is a candidate of model selection; every epoch of a method without `selectable`."""
     return not isinstance(module, DisentanglementModule) or module.selectable()

@@ -1,4 +1,4 @@
-"""Predictions as files people open: a table per test set, representations beside it."""
+"""Predictions as files: a table per test set, with the representations beside it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from codid_lightning.training.runs import replacing
 class PredictionWriter(Callback):
     """Writes `<split>.csv` (index, predicted value, its probability, cluster) and `<split>.npz` (representations).
 
-    For data of the user's own, the table also has the row of the file.
+    If the data come from a file of the user's, the table also has each sample's row in that file.
 
     Args:
         directory: Where the files go.
@@ -42,7 +42,7 @@ class PredictionWriter(Callback):
         self.parts.setdefault(dataloader_idx, []).append(part)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Bring the ranks' shares together and write one pair of files per split."""
+        """Gather the predictions of all ranks, and write two files per split."""
         parts = self.parts
         if trainer.world_size > 1:
             shares: list[Any] = [None] * trainer.world_size

@@ -26,7 +26,7 @@ class ProgressBar(RichProgressBar):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Move the bar, if its last redraw is long enough ago."""
+        """Redraw the bar, unless it was drawn less than a quarter of a second ago."""
         now = time.monotonic()
         if now < self.next_redraw and not trainer.is_last_batch:
             return

@@ -1,4 +1,4 @@
-"""Snapshots: representations and clusters at every refinement, saved in small files for figures of the training."""
+"""Snapshots: representations and clusters at each refinement, in small files from which figures are drawn."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ TEXT = ("moves", "names")  # fields stored as JSON
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One target at the start of an epoch, for n of its training samples.
+    """Representations and clusters of n training samples for one target, at the start of an epoch.
 
-    Labels that do not exist yet, before the first clustering, are -1. `kind` is what happened to the clusters in this
-    epoch: `fit`, `merge`, `split`, nothing (empty), or `end` after the last one.
+    Before the first clustering, cluster labels are -1. `kind` is the refinement of this epoch: `fit`, `merge` or
+    `split`, empty if there was none, and `end` in the snapshot after the last epoch.
     """
 
     epoch: int
@@ -48,10 +48,10 @@ class Snapshot:
     mode: np.ndarray  # (n,) true modes
     before: np.ndarray  # (n,) clusters before the refinement
     cluster: np.ndarray  # (n,) clusters after it
-    half: np.ndarray  # (n,) half of `before` by the subclustering net
-    mixture_cluster: np.ndarray  # (n,) clusters of the mixture when it follows z without a move
-    mixture_half: np.ndarray  # (n,) half of `mixture_cluster` by the mixture
-    divergence: np.ndarray  # (p,) how differently W weighs two samples of one cluster, for random pairs
+    half: np.ndarray  # (n,) subcluster (0 or 1) in `before`, of the subclustering net
+    mixture_cluster: np.ndarray  # (n,) clusters of the mixture after it was refined on z without merges or splits
+    mixture_half: np.ndarray  # (n,) subcluster (0 or 1) in `mixture_cluster`, of the mixture
+    divergence: np.ndarray  # (p,) divergence of the pair weights of two samples of one cluster, for random pairs
     same_mode: np.ndarray  # (p,) whether the pair shares its true mode
     moves: list[dict[str, Any]]  # proposals: value, kind, slots, log_hastings, accepted, reason
     names: dict[str, Any]  # of `attributes`, of the `values` of each, and of the first attribute's `modes`
@@ -82,14 +82,14 @@ def read_snapshots(run: Path, attribute: int = 0) -> list[Snapshot]:
 
 
 class Snapshots(Callback):
-    """Saves a `Snapshot` of every target with modes at each refinement and at the end of training.
+    """Saves a `Snapshot` of each target with modes at every refinement and at the end of training.
 
-    It must come before `ModeDiscovery` in the trainer's callbacks, as every callback of a config does: it reads the
-    clusters before they are refined and again after the epoch's first batch.
+    It reads the clusters before they are refined, and again after the first batch of the epoch. So it must come before
+    `ModeDiscovery` in the trainer's callbacks, which is the case for callbacks of a config.
 
     Args:
         max_samples: Number of training samples to save, the same ones each time.
-        every: Save also every `every` epochs.
+        every: Epochs between additional snapshots; null saves none.
         pairs: Number of pairs of samples whose weights are compared.
         directory: Folder for the files; default: `snapshots` beside the run's checkpoints.
     """
@@ -101,7 +101,7 @@ class Snapshots(Callback):
         self._seen: dict[int, dict[str, Any]] = {}  # by target: the state before the refinement
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Raise for methods without clusters."""
+        """Raise if the method has no clusters."""
         if not _targets(pl_module):
             method = type(pl_module).__name__
             raise RunError(
@@ -110,7 +110,7 @@ class Snapshots(Callback):
             )
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Take the state before the clusters are refined."""
+        """Record the state before the clusters are refined."""
         if batch_idx > 0:
             return
         module: CoDID = pl_module  # type: ignore[assignment]
@@ -121,7 +121,7 @@ class Snapshots(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Add the clusters that were found, and save."""
+        """Add the refined clusters, and save."""
         if self._seen:
             self._save(trainer, pl_module)
 
@@ -148,20 +148,19 @@ class Snapshots(Callback):
     def _halves(
         self, discovery: ModeDiscovery, module: CoDID, target: Target, z: Tensor, values: Tensor, chosen: Tensor
     ) -> dict[str, Tensor]:
-        """Halves of the current clusters, by the subclustering net and by the mixture."""
+        """The two subclusters of each cluster, of the subclustering net and of the mixture."""
         names = ("half", "mixture_cluster", "mixture_half")
         found = {name: torch.full_like(values, UNKNOWN) for name in names}
         if target.ready:
-            net = discovery.proposed_halves(module, target, z, values)
-            if net is not None:
-                found["half"] = net.argmax(1)
+            if module.splits is not None:
+                found["half"] = module.splits.halves(target, z, values).argmax(1)
             if target.attribute in discovery.modes:  # only the deciding rank has the mixtures
                 clusters, halves = follow(discovery.modes[target.attribute], z, values)
                 found |= {"mixture_cluster": clusters, "mixture_half": halves}
         return {name: tensor[chosen] for name, tensor in found.items()}
 
     def _weights(self, module: CoDID, target: Target, z: Tensor, a: Tensor, mode: Tensor) -> dict[str, Tensor]:
-        """For random pairs within clusters: the divergence of their weights, and whether they have the same mode."""
+        """For random pairs of samples within clusters: divergence of the pair weights, and whether modes agree."""
         nothing = {"divergence": torch.empty(0), "same_mode": torch.empty(0, dtype=torch.bool)}
         if not target.ready or module.alignment is None:
             return nothing
@@ -171,7 +170,7 @@ class Snapshots(Callback):
         if found is None:
             return nothing
         divergence, together = found
-        true = view.table.spread(mode[index], fill=UNKNOWN)
+        true = view.table.pad(mode[index], fill=UNKNOWN)
         same = true[:, :, None] == true[:, None, :]
         pair = together & torch.ones_like(together).triu(1) & (true >= 0)[:, :, None] & (true >= 0)[:, None, :]
         kept = subsample(self.pairs, 2, divergence[pair], same[pair])
@@ -200,7 +199,7 @@ class Snapshots(Callback):
 
 @torch.no_grad()
 def follow(modes: ModesPerValue, z: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Clusters and halves of copies of the mixtures that were refined on `z`."""
+    """Clusters and subclusters of copies of the mixtures, after these were refined on `z`."""
     clusters, halves = torch.zeros_like(values), torch.zeros_like(values)
     for value, clusterer in enumerate(modes.clusterers):
         here = values == value
@@ -211,7 +210,7 @@ def follow(modes: ModesPerValue, z: Tensor, values: Tensor) -> tuple[Tensor, Ten
 
 
 def _moves(history: Sequence[dict[str, Any]], epoch: int, attribute: int) -> list[dict[str, Any]]:
-    """The proposals made in one epoch."""
+    """The proposed merges or splits of one epoch."""
     found = [note["moves"] for note in history if (note["epoch"], note["attribute"]) == (epoch, attribute)]
     return list(found[-1]) if found else []
 

@@ -56,7 +56,7 @@ class Alignment(Part, ABC):
         return None
 
     def epoch_end(self, codid: CoDID) -> None:
-        """Look at the epoch's losses before they are logged."""
+        """Called at the end of an epoch, before its losses are logged."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class DiscriminatorAlignment(Alignment):
         lr: Learning rate of the discriminators (l_d).
         steps: Discriminator updates per batch (N_d).
         momentum: Adam's beta_1 of the discriminators and, where `encoder_lr` is given, of the encoder's update. With
-            momentum, opponents circle around the point where they should meet (Gidel et al., AISTATS 2019).
+            momentum, discriminator and encoder circle around their equilibrium (Gidel et al., AISTATS 2019).
         encoder_lr: Learning rate of a separate Adam for the encoder's update; null uses the inform step's Adam.
         sharing: Which clusters share a discriminator: those of one `value`, none (`mode`), or `all`.
         weights: How shuffled pairs are weighted; null weighs all the same.
@@ -136,7 +136,7 @@ class DiscriminatorAlignment(Alignment):
         for target, view in zip(codid.target_list, views, strict=True):
             parameters, losses = list(target.discriminator.parameters()), []
             permutations = shuffle_within(view.slot, codid.generator, self.steps)
-            for loss, gradients in target.discriminator.updates(self.lay_out(target, view), permutations):
+            for loss, gradients in target.discriminator.updates(self.pair_table(target, view), permutations):
                 codid.step(optimizer, parameters, gradients, reduce=False)
                 losses.append(loss)
             codid.losses.add("discriminator", *losses)
@@ -144,7 +144,7 @@ class DiscriminatorAlignment(Alignment):
     def weigh(
         self, codid: CoDID, batch: Batch, encoding: Encoding, views: list[View], pairs: list[ShuffledPairs]
     ) -> None:
-        """Weight nets learn to trust the shuffled pairs whose alignment keeps z informative (Eq. 8, line 20)."""
+        """Weight nets learn large weights for pairs whose alignment keeps z informative (Eq. 8, line 20)."""
         assert self.weights is not None  # noqa: S101
         gradient, _ = self.gradient_of_z(codid, views, pairs, self.pair_weights(codid, views, pairs))
         moved = encoding.moved(gradient, self.weights.virtual_step(codid))
@@ -165,15 +165,15 @@ class DiscriminatorAlignment(Alignment):
 
     # --------------------------------------------------------------------------------------------------------- pairs
 
-    def lay_out(self, target: Target, view: View) -> PairTable:
-        """The batch laid out for the discriminator's closed forms; made once per view."""
+    def pair_table(self, target: Target, view: View) -> PairTable:
+        """The batch in the arrangement that the discriminator needs; made once per view."""
         if view.pairs is None:
             shared = self._sharing(target) == "value"
             groups = len(target.discriminator.weight)
             table = view.table if shared else Table(self._groups(target, view.slot), groups)
             dtype = target.discriminator.weight.dtype
             own, rest, partnered = (part.detach().to(dtype) for part in (view.own, view.rest, view.partnered))
-            view.pairs = PairTable.lay_out(table, own, rest, view.slot, partnered)
+            view.pairs = PairTable.from_batch(table, own, rest, view.slot, partnered)
         return view.pairs
 
     def _groups(self, target: Target, slot: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ class DiscriminatorAlignment(Alignment):
 
     def _shuffled(self, target: Target, view: View, generator: torch.Generator | None) -> ShuffledPairs:
         permutation = shuffle_within(view.slot, generator)
-        gradients = target.discriminator.input_gradients(self.lay_out(target, view), permutation)
+        gradients = target.discriminator.input_gradients(self.pair_table(target, view), permutation)
         return ShuffledPairs(permutation, gradients)
 
     def pair_weights(self, codid: CoDID, views: list[View], pairs: list[ShuffledPairs]) -> list[Tensor | None]:
@@ -231,7 +231,7 @@ class DiscriminatorAlignment(Alignment):
     def _all_pair_losses(self, target: Target, view: View) -> Tensor:
         """Discrimination loss of every pair (z_q of i, z_-q of k) of one value, (A, M, M)."""
         table = view.table
-        own, rest, slot = table.spread(view.own), table.spread(view.rest), table.spread(view.slot)
+        own, rest, slot = table.pad(view.own), table.pad(view.rest), table.pad(view.slot)
         if self._sharing(target) == "value":
             return F.softplus(target.discriminator.all_pairs(own, rest, slot))
         rows = own.shape[1]

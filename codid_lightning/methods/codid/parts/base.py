@@ -6,7 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch import nn
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from codid_lightning.nn.slots import carry_over
 
 if TYPE_CHECKING:
     from codid_lightning.clustering import Clustering
@@ -39,8 +42,16 @@ class Part:
         """Parameters of these heads with one leading row per slot. Clusters that split or merge inherit the rows."""
         return []
 
-    def clusters_changed(self, target: Target, found: Clustering) -> None:
-        """Adapt the heads further, after clusters have split or merged and rows were inherited."""
+    def clusters_changed(self, target: Target, found: Clustering, z: Tensor, optimizers: Iterable[Optimizer]) -> None:
+        """Let the heads follow clusters that have split or merged. By default rows and Adam moments are inherited.
+
+        Args:
+            target: Whose heads; it still has the former clusters.
+            found: The new clusters, and what they inherit.
+            z: Representations (N, d) of all training samples.
+            optimizers: All optimizers that may hold moments of the heads.
+        """
+        carry_over(self.slot_tables(target), found.inherit.to(z.device), optimizers)
 
     def optimizers(self, codid: CoDID) -> dict[str, OptimizerSettings]:
         """Optimizers of this part's networks, by the name of the step that uses them."""

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from codid_lightning.errors import RunError
-from codid_lightning.methods.codid.parts.base import OptimizerSettings, Part
+from codid_lightning.methods.codid.parts.base import OptimizerSettings
+from codid_lightning.methods.codid.parts.content import ContentInputs, ContentPart
+from codid_lightning.methods.codid.parts.gate import SwapGate
 from codid_lightning.nn import distributed
 from codid_lightning.nn.autoencoder import ConditionalAutoencoder, Likelihood
-from codid_lightning.nn.backbones import Encoder
 from codid_lightning.nn.statistics import frozen_running_stats
 from datamodules.base import Batch
 
@@ -27,7 +29,7 @@ MAX_DECODINGS = 32  # of one sample in evaluation
 
 
 @dataclass(frozen=True)
-class DecodedSamples(Part):
+class DecodedSamples(ContentPart):
     """Decode samples under random values of all attributes but the first, and train z_1 on them. Ours.
 
     For the first `epochs` a conditional autoencoder learns beside the method, which trains as it would without it. Its
@@ -70,15 +72,15 @@ class DecodedSamples(Part):
 
     def optimizers(self, codid: CoDID) -> dict[str, OptimizerSettings]:
         """One for the autoencoder."""
-        assert codid.counterfactuals is not None  # noqa: S101
+        assert isinstance(codid.counterfactuals, Counterfactuals)  # noqa: S101
         return {"autoencoder": OptimizerSettings([codid.counterfactuals.autoencoder], self.lr)}
 
 
-class Counterfactuals(nn.Module):
+class Counterfactuals(ContentInputs):
     """Samples as they would look under other values of all attributes but the first.
 
     Args:
-        settings: How the autoencoder learns and what it is used for.
+        settings: Settings of the autoencoder and of its use.
         input_shape: Shape of one sample.
         attribute_sizes: Number of values of each attribute.
     """
@@ -95,23 +97,16 @@ class Counterfactuals(nn.Module):
         values = sum(attribute_sizes[1:])
         self.autoencoder = ConditionalAutoencoder(input_shape, values, settings.likelihood)
         self.register_buffer("occurring", torch.zeros(values, dtype=torch.bool))
-        self.gate_metrics: dict[str, float] = {}
-        self.generator: torch.Generator | None = None
-
-    @property
-    def accepted(self) -> bool:
-        """Whether the gate has accepted the autoencoder."""
-        return self.gate_metrics.get("gate/accepted", 0.0) > 0
-
-    @property
-    def judged(self) -> bool:
-        """Whether the gate has decided."""
-        return bool(self.gate_metrics)
 
     @property
     def train_on(self) -> Literal["decoded", "both", "real"]:
         """What z_1 is trained on now."""
         return self.settings.train_on if self.accepted else "real"
+
+    @property
+    def content_only(self) -> bool:
+        """Whether z_1 is computed from decoded samples alone."""
+        return self.train_on == "decoded"
 
     # -------------------------------------------------------------------------------------- values of the others
 
@@ -136,8 +131,8 @@ class Counterfactuals(nn.Module):
 
         Args:
             a: Attributes of the samples (B, Q).
-            offset: How many combinations to go on from each sample's own (B,), from 1 to one less than there are. If
-                the offset is random, all other combinations are equally likely.
+            offset: Steps (B,) from each sample's own combination, from 1 to the number of combinations minus one. If
+                they are random, all other combinations are equally likely.
         """
         number = torch.zeros_like(a[:, 0])
         for q, values in enumerate(self.occurring_values(), start=1):
@@ -147,7 +142,7 @@ class Counterfactuals(nn.Module):
     def condition(self, values: Tensor) -> Tensor:
         """Values of the other attributes (B, Q - 1), one-hot side by side (B, V)."""
         parts = [F.one_hot(values[:, q], size) for q, size in enumerate(self.attribute_sizes[1:])]
-        return torch.cat(parts, dim=1).float()
+        return torch.cat(parts, dim=1).to(self._dtype)
 
     # ------------------------------------------------------------------------------------------------------ samples
 
@@ -158,14 +153,16 @@ class Counterfactuals(nn.Module):
             swapped: Tensor = self.autoencoder(x.to(self._dtype), self.condition(values))
         return swapped.to(x)
 
-    def represent(self, encoder: Encoder, x: Tensor) -> Tensor:
-        """Representations (B, Q, d) of samples x; once the gate has accepted, z_1 is that of decoded samples."""
-        if self.train_on != "decoded":
-            z: Tensor = encoder(x)
-            return z
-        first, *others = encoder.subnetworks
-        own = first(self.randomised(x)) if self.training else self.averaged(first, x)
-        return torch.stack([own, *(network(x) for network in others)], dim=1)
+    def own_representation(self, first: nn.Module, x: Tensor, others: Tensor) -> Tensor:
+        """z_1 (B, d) of decoded samples: under random values in training, the mean over all values in evaluation."""
+        if not self.training:
+            return self.averaged(first, x)
+        z: Tensor = first(self.randomised(x))
+        return z
+
+    def features(self, x: Tensor, others: Tensor) -> Tensor:
+        """The symmetrised latent (B, p)."""
+        return self.symmetrised_latent(x)
 
     def randomised(self, x: Tensor) -> Tensor:
         """Samples x (B, ...) under random values of the other attributes."""
@@ -196,6 +193,10 @@ class Counterfactuals(nn.Module):
             return _mean(self.autoencoder.encode(d.to(self._dtype))[0].flatten(1) for d in self.decodings(x))
 
     # ------------------------------------------------------------------------------------------------------- losses
+
+    def informative_loss(self, codid: CoDID, loss: Tensor, batch: Batch) -> Tensor:
+        """With `train_on: both`, the mean with the counterfactuals' loss."""
+        return (loss + self.counterfactual_loss(codid, batch)) / 2 if self.train_on == "both" else loss
 
     def counterfactual_loss(self, codid: CoDID, batch: Batch) -> Tensor:
         """Cross-entropy of a_1 on the batch's counterfactuals, which BatchNorm normalises by themselves."""
@@ -237,8 +238,9 @@ class Counterfactuals(nn.Module):
 
     # -------------------------------------------------------------------------------------------------------- state
 
-    def start(self, train: Any, max_epochs: int | None) -> None:
-        """Note which values occur in the training set, and check that the autoencoder can be trained on it."""
+    def start(self, datasets: Mapping[str, Any], max_epochs: int | None) -> None:
+        """Record which values occur in the training set, and check that the autoencoder can be trained on it."""
+        train = datasets["train"]
         columns = list(enumerate(self.attribute_sizes))[1:]
         counts = [train.a[:, q].bincount(minlength=size) for q, size in columns]
         self.occurring = (torch.cat(counts) > 0).to(self.occurring.device)
@@ -254,13 +256,9 @@ class Counterfactuals(nn.Module):
                 "to train on decoded samples."
             )
 
-    def get_extra_state(self) -> dict[str, float]:
-        """What the gate found."""
-        return self.gate_metrics
-
-    def set_extra_state(self, state: dict[str, float]) -> None:
-        """Restore what the gate found."""
-        self.gate_metrics = state
+    def callbacks(self) -> list[Callback]:
+        """The gate."""
+        return [SwapGate()]
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -281,7 +279,7 @@ class Counterfactuals(nn.Module):
 
 
 def _mean(parts: Iterable[Tensor]) -> Tensor:
-    """The mean of tensors that come one after the other."""
+    """The mean of the tensors of an iterator."""
     total, count = torch.zeros(()), 0
     for count, part in enumerate(parts, start=1):
         total = part if count == 1 else total + part

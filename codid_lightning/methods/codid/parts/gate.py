@@ -11,6 +11,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from codid_lightning.methods.hardware import to_module
 from codid_lightning.nn import distributed
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ MIN_SURVIVAL = 0.6  # agreement of the predictions of a_1 before and after a rou
 
 @dataclass(frozen=True)
 class SwapScores:
-    """How classifiers trained on real data see swapped validation data, as shares of samples.
+    """How classifiers trained on real data predict swapped validation data, as shares of samples.
 
     With several other attributes `real`, `swapped` and `chance` are means over them.
     """
@@ -33,21 +34,21 @@ class SwapScores:
     chance: float  # what guessing new values uniformly would reach
     kept: float  # swapped samples with the prediction of a_1 they had
     returned: float  # samples swapped and swapped back with the prediction of a_1 they had
-    coincidence: float  # what `returned` would be if the predictions had nothing to do with each other
+    coincidence: float  # what `returned` would be if the two predictions were independent
 
     @property
     def obedience(self) -> float:
-        """How far swapped samples show their new values: 0 is chance, 1 as well as real samples show theirs."""
+        """How often the new values of swapped samples are recognised: 0 is chance, 1 as often as for real samples."""
         return _beyond(self.swapped, self.chance, self.real)
 
     @property
     def survival(self) -> float:
-        """How far predictions of a_1 survive the round trip: 0 is coincidence, 1 all of them (Cohen's kappa)."""
+        """How often the prediction of a_1 is the same after the round trip: 0 is chance, 1 always (Cohen's kappa)."""
         return _beyond(self.returned, self.coincidence, 1.0)
 
     @property
     def accepted(self) -> bool:
-        """The verdict."""
+        """Whether both scores are high enough."""
         return self.obedience >= MIN_OBEDIENCE and self.survival >= MIN_SURVIVAL
 
     def metrics(self) -> dict[str, float]:
@@ -64,7 +65,7 @@ class SwapScores:
 
 
 def _beyond(share: float, chance: float, best: float) -> float:
-    """Where a share lies between chance and the best one can hope for; 0 where there is nothing to hope for."""
+    """Position of a share between chance (0) and the best possible share (1); 0 if the two are equal."""
     return (share - chance) / (best - chance) if best > chance else 0.0
 
 
@@ -82,8 +83,8 @@ class SwapGate(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Decide before the first batch that would use decoded samples."""
         module: CoDID = pl_module  # type: ignore[assignment]
-        swaps = module.counterfactuals
-        if swaps is None or swaps.gate_metrics or trainer.current_epoch < swaps.settings.epochs:
+        swaps: Counterfactuals = module.counterfactuals  # type: ignore[assignment]
+        if swaps.judged or trainer.current_epoch < swaps.settings.epochs:
             return
         if swaps.combinations() < 2:
             swaps.gate_metrics = {"gate/accepted": 0.0}
@@ -91,12 +92,6 @@ class SwapGate(Callback):
             return
         swaps.gate_metrics = self.measure(trainer, module, swaps).metrics()
         module.print(verdict(swaps.gate_metrics))
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the scores with the epoch's losses."""
-        module: CoDID = pl_module  # type: ignore[assignment]
-        if module.counterfactuals is not None:
-            module.log_dict(module.counterfactuals.gate_metrics)
 
     @torch.no_grad()
     def measure(self, trainer: Trainer, module: CoDID, swaps: Counterfactuals) -> SwapScores:
@@ -111,7 +106,7 @@ class SwapGate(Callback):
         counts = torch.zeros(4, dtype=torch.float64, device=module.device)  # samples, recognised real and new, kept
         pairs = torch.zeros(first, first, dtype=torch.float64, device=module.device)  # predictions before, after
         for batch in loader:
-            batch = trainer.strategy.batch_to_device(batch, module.device)
+            batch = to_module(trainer, module, batch)
             old, new = batch["a"][:, 1:], swaps.others_than(batch["a"], offsets[batch["index"]])
             there = swaps.swap(batch["x"], new)
             before, swapped, back = (predictions(module, x) for x in (batch["x"], there, swaps.swap(there, old)))
@@ -141,7 +136,7 @@ def predictions(module: CoDID, x: Tensor) -> Tensor:
 
 
 def verdict(metrics: Mapping[str, float]) -> str:
-    """The gate's line."""
+    """The decision in one line."""
     decided = "accepted" if metrics["gate/accepted"] else "rejected, training continues on real samples"
     return (
         f"Swap gate: {decided}. Classifiers recognise the other attributes of {metrics['gate/a2_real']:.1%} of real "

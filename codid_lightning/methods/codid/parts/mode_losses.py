@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from codid_lightning.methods.codid.parts.base import Part
 from codid_lightning.nn import distributed
-from codid_lightning.nn.slots import ModePredictor
+from codid_lightning.nn.slots import ModePredictor, conserving_shifts
 from datamodules.base import Batch
 
 if TYPE_CHECKING:
     from codid_lightning.clustering import Clustering
     from codid_lightning.methods.codid.module import CoDID
     from codid_lightning.methods.codid.target import Target
+
+MASS_SAMPLES = 1 << 15  # about how many samples the probability of merged clusters is measured on
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,21 @@ class ModeLoss(Part, ABC):
     def additional_loss(self, codid: CoDID, z: Tensor, batch: Batch) -> Tensor | None:
         """What is added to the informative loss of representations z (B, Q, d), once there are clusters."""
         return None
+
+    def training_logits(self, codid: CoDID, target: Target, z: Tensor, a: Tensor) -> Tensor | None:
+        """Logits (B, A) of the target's attribute in training, given z_q (B, d); None for those of its predictor."""
+        return None
+
+    def evaluation_logits(self, codid: CoDID, target: Target, z: Tensor, a: Tensor) -> Tensor | None:
+        """Logits (B, A) of the target's attribute in evaluation, given z_q (B, d); None for those of its predictor."""
+        return None
+
+    def calibration_sample(self, codid: CoDID, z: Tensor, a: Tensor) -> tuple[Tensor, Tensor] | None:
+        """What to keep of validation samples z (B, Q, d) with attributes (B, Q) for `calibrate`; None for nothing."""
+        return None
+
+    def calibrate(self, codid: CoDID, logits: Tensor, a: Tensor) -> None:
+        """Calibrate on the whole validation set: what `calibration_sample` returned."""
 
     def networks(self, target: Target) -> list[nn.Module]:
         """Heads of a target that the inform step trains."""
@@ -69,10 +89,10 @@ class PredictModes(ModeLoss):
         """Rows of the mode predictor."""
         return [target.mode_predictor.weight, target.mode_predictor.bias] if target.moded else []
 
-    def clusters_changed(self, target: Target, found: Clustering) -> None:
-        """Both children of a split inherit the parent's logit. Sharing its mass keeps their sum at its probability."""
-        bias = target.mode_predictor.bias
-        bias.add_(found.share.to(bias).log().flatten())
+    def clusters_changed(self, target: Target, found: Clustering, z: Tensor, optimizers: Iterable[Optimizer]) -> None:
+        """Children of a split share their parent's probability, and a merged cluster has the sum of its parts'."""
+        inherit_rows = partial(super().clusters_changed, target, found, z, optimizers)
+        target.mode_predictor.bias.add_(mass_shifts(target, found, z, inherit_rows))
 
     def additional_loss(self, codid: CoDID, z: Tensor, batch: Batch) -> Tensor | None:
         """KL divergence of the prediction from the cluster probabilities, summed over targets."""
@@ -83,6 +103,23 @@ class PredictModes(ModeLoss):
                 codid.losses.add("mode_prediction", loss)
                 total = self.weight * loss if total is None else total + self.weight * loss
         return total
+
+
+def mass_shifts(target: Target, found: Clustering, z: Tensor, inherit_rows: Callable[[], None]) -> Tensor:
+    """Let rows of the mode predictor be inherited; the shifts (A * K,) of logits that conserve clusters' probabilities.
+
+    Args:
+        target: Whose mode predictor.
+        found: The new clusters.
+        z: Representations (N, d) of all training samples.
+        inherit_rows: Moves the rows.
+    """
+    predictor, active = target.mode_predictor, found.active.flatten().to(z.device)
+    z = z[:: len(z) // MASS_SAMPLES + 1].to(predictor.weight)
+    former = predictor(z, target.active.flatten())
+    inherit_rows()
+    inherit, share = found.inherit.to(z.device), found.share.to(z.device)
+    return conserving_shifts(former, predictor(z, active), inherit, share)
 
 
 class CellTable(nn.Module):
@@ -167,19 +204,22 @@ class WorstCells(CellLoss):
         super().clusters_known(codid, adopted)
         table = cell_table(codid.target_list[0])
         if adopted or not table.importance.any():
-            present = (table.counts > 0).float()
+            present = (table.counts > 0).to(table.importance)
             table.importance = present / present.sum()
 
     def cell_loss(self, table: CellTable, losses: Tensor, cells: Tensor) -> Tensor:
-        """Mean losses of the cells, weighted after the weights have made their step."""
+        """Mean losses of the cells, weighted after the weights have made their step.
+
+        Cells are shared by all ranks: a sum over this rank's samples, as a mean that the inform step scales to a sum.
+        """
         importance = table.importance
-        local = torch.zeros_like(importance).index_add(0, cells, losses.float())
-        sizes = torch.zeros_like(importance).index_add(0, cells, torch.ones_like(losses).float())
+        local = torch.zeros_like(importance).index_add(0, cells, losses.to(importance))
+        sizes = torch.zeros_like(importance).index_add(0, cells, torch.ones_like(losses).to(importance))
         total, count = distributed.average([local.detach(), sizes])
         count = torch.where(count > 0, count, 1.0)
         grown = importance * (self.lr * total / count).exp()
         table.importance = grown / grown.sum()
-        return (table.importance * local / count).sum()
+        return (table.importance * local / count).sum() / distributed.relative_size(losses)
 
 
 def cells_of(target: Target, a: Tensor, index: Tensor) -> Tensor:

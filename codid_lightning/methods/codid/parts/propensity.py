@@ -1,9 +1,9 @@
 """The propensity score of the other attributes. Ours.
 
-Under a hidden correlation the other attribute is more likely under one mode than under another. So the mode, as far as
-it matters, is what predicts a_2 from content that does not show a_2: P(a_2 | content, a_1), the propensity score. Given
-it, content and a_2 are independent, and no coarser condition makes them so (Rosenbaum & Rubin, "The Central Role of the
-Propensity Score in Observational Studies for Causal Effects", Biometrika 1983).
+Under a hidden correlation the other attribute is more likely under one mode than under another. So what matters of the
+mode is the part of the content that predicts a_2, if the content itself does not show a_2: P(a_2 | content, a_1), the
+propensity score. Given it, content and a_2 are independent, and no coarser condition makes them so (Rosenbaum & Rubin,
+"The Central Role of the Propensity Score in Observational Studies for Causal Effects", Biometrika 1983).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ STRENGTHS = (0.01, 0.1, 1.0, 10.0)  # inverse regularisation to choose from
 
 
 def propensity(content: Tensor, value: Tensor, others: Tensor) -> Tensor:
-    """Log-odds of the other attributes' values under each value of the first, by classifiers that never saw the sample.
+    """Log-odds of the other attributes' values under each value of the first, by classifiers not trained on the sample.
 
     Args:
-        content: What is known of each sample apart from its other attributes, (N, p).
-        value: Values of the attribute whose modes are looked for, (N,).
+        content: Features of each sample that do not show its other attributes, (N, p).
+        value: Values of the attribute whose modes are to be found, (N,).
         others: Values of the other attributes, (N, Q - 1).
 
     Returns:
@@ -48,14 +48,19 @@ def propensity(content: Tensor, value: Tensor, others: Tensor) -> Tensor:
     return torch.from_numpy(np.concatenate(columns, axis=1)).to(content)
 
 
+def principal_components(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Leading principal components of samples x (n, p), whose total variance is 1: a kernel's width fits any scale."""
+    found: NDArray[np.float64] = PCA(min(COMPONENTS, *x.shape), random_state=0).fit_transform(x)
+    return found / max(float(np.sqrt(found.var(axis=0).sum())), 1e-12)
+
+
 def _log_probabilities(x: NDArray[np.float64], y: NDArray[np.int64], size: int) -> NDArray[np.float64]:
     """Logarithms of the held-out probabilities (n, size) of labels y (n,) given x (n, p), floored."""
     known, counts = np.unique(y, return_counts=True)
     probabilities = np.full((len(x), size), MIN_PROBABILITY)
     probabilities[:, known] = counts / len(x)
     if len(known) > 1 and counts.min() >= 2 * FOLDS:  # as many in every fold of a fold
-        x = PCA(min(COMPONENTS, *x.shape), random_state=0).fit_transform(x)
-        x /= max(float(np.sqrt(x.var(axis=0).sum())), 1e-12)  # so that the kernel's width fits any scale
+        x = principal_components(x)
         for learn, predict in StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(x, y):
             learn = np.random.default_rng(0).permutation(learn)[:MAX_TRAIN_SAMPLES]
             kernel = Nystroem(gamma=1.0, n_components=min(LANDMARKS, len(learn)), random_state=0).fit(x[learn])

@@ -1,4 +1,4 @@
-"""Splits: who proposes how a cluster is split."""
+"""Splits: the proposed division of a cluster into two."""
 
 from __future__ import annotations
 
@@ -55,13 +55,22 @@ class LearnedSplits(Part):
             codid.losses.add("isotropic", loss)
             summaries = None if codid.alignment is None else codid.alignment.weight_divergence(target, view)
             if summaries is not None:
-                alignment = weight_alignment_loss(view.table.spread(subcluster_probs[:, 0]), *summaries)
+                alignment = weight_alignment_loss(view.table.pad(subcluster_probs[:, 0]), *summaries)
                 codid.losses.add("weight_alignment", alignment)
                 loss = loss + self.weight_alignment * alignment
             codid.minimise(codid.optimizer("subcluster"), loss, parameters=target.subcluster_net, reduce=False)
 
     @torch.no_grad()
-    def propose(self, target: Target, z: Tensor, values: Tensor) -> Tensor:
-        """Probabilities (N, 2) of the two halves of each training sample's cluster, given z (N, d)."""
+    def halves(self, target: Target, z: Tensor, values: Tensor) -> Tensor:
+        """Probabilities (N, 2) of the two halves of each training sample's cluster, given z (N, d) and values (N,)."""
         parts = zip(z.split(4096), values.split(4096), target.labels.split(4096), strict=True)
         return torch.cat([target.subcluster_net(*part) for part in parts])
+
+    @torch.no_grad()
+    def propose(self, target: Target, z: Tensor, values: Tensor) -> Tensor:
+        """Probabilities (N, K, 2) of the two halves of all clusters of a value, given z (N, d) and values (N,).
+
+        The mixture moves samples to other clusters before it splits one, so the halves of all may be needed.
+        """
+        parts = zip(z.split(4096), values.split(4096), strict=True)
+        return torch.cat([target.subcluster_net.in_all_slots(*part) for part in parts])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LearnedWeights(Part):
-    """A weight net W learns which shuffled pairs to trust. This is the paper's coordination.
+    """A weight net W learns the weights of shuffled pairs. This is the paper's coordination.
 
     W minimises the attribute and reconstruction loss (L_meta, Eq. 8) after one virtual step of the encoder (Eq. 7).
 
@@ -82,7 +82,7 @@ class LearnedWeights(Part):
 
     @torch.no_grad()
     def divergence(self, target: Target, view: View, pair_losses: Tensor) -> tuple[Tensor, Tensor]:
-        """Averaged divergence of the weight summaries of all pairs within clusters, laid out by value.
+        """Averaged divergence of the weight summaries of all pairs within clusters, arranged by value.
 
         Args:
             target: Whose weight net.
@@ -92,10 +92,10 @@ class LearnedWeights(Part):
         Returns:
             Divergences and the mask of pairs in one cluster, (A, M, M) each.
         """
-        slot = view.table.spread(view.slot, fill=-1)  # (A, M), -1 in padding
+        slot = view.table.pad(view.slot, fill=-1)  # (A, M), -1 in padding
         together = (slot[:, :, None] == slot[:, None, :]) & (slot >= 0)[:, None, :]
         weights = self.weight_grid(target, view, pair_losses)
-        return summary_divergence(weights, together, view.table.spread(view.others)), together
+        return summary_divergence(weights, together, view.table.pad(view.others)), together
 
     @torch.no_grad()
     def weight_grid(self, target: Target, view: View, pair_losses: Tensor) -> Tensor:
@@ -104,8 +104,8 @@ class LearnedWeights(Part):
         For pairs of one cluster these are the weights of `weigh`. Other entries, such as padding, have no meaning.
         """
         table, net, rows = view.table, target.weight_net, pair_losses.shape[1]
-        slot = table.spread(view.slot)  # (A, M)
-        losses, others = table.spread(view.losses), table.spread(view.others)
+        slot = table.pad(view.slot)  # (A, M)
+        losses, others = table.pad(view.losses), table.pad(view.others)
         left = torch.cat([losses[..., :1], losses[..., -1:]], dim=2)  # of z_q: (A, M, 2)
         right = torch.cat([losses[..., 1:-1], others], dim=2)  # of z_-q: (A, M, Q - 1 + V)
         first, last = net.weight[:, :1], net.weight[:, right.shape[2] - others.shape[2] + 1 :]

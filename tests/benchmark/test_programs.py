@@ -1,0 +1,168 @@
+"""Every program and every matrix in benchmarks/ runs, on as little as it takes to get to its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import compat, mutation, rows
+from tests.commands import codid
+from tests.fakes import cmnist
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "benchmarks"
+PROGRAMS = {file.stem for file in FOLDER.glob("*.py")} - {"__init__", "provenance", "rows"}
+MATRICES = sorted({file.stem for file in FOLDER.glob("*.yaml")} - {"sweep"})  # test_dashboard.py runs a sweep
+# Arguments of a small run, with folders to be filled in, and the file that it writes.
+SMALL = {
+    "architecture": ("--repeats 1", None),
+    "clustering": ("--quick --only 'nine-mode toy, x_1' --output {out}/found", "found.md"),
+    "ideas": ("--root {cmnist} --only base t_fewer_faster --epochs 9 --output {out}/found.csv", "found.csv"),
+    "kills": ("--kills 1 --root {out}/new/folder --output {out}/found.md", "found.md"),
+    "overhead": ("--repeats 1 --samples 256", None),
+    "quantities": ("--seeds 1 --examples 2 --samples 300 --output {out}/found.md", "found.md"),
+    "resumes": ("--points 1 --ranks 1 --workers 0 --root {out}/new/folder --output {out}/found.md", "found.md"),
+    "step": ("--repeats 1 --clusters 2", None),
+    "strengths": ("--root {out}/runs --only coral --epochs 1 --output {out}/found.csv", "found.csv"),
+    "toy_settings": ("--only toy_base --output {out}/found.csv", "found.csv"),
+    "trap": ("--root {cmnist} --seeds 0 --reconstruction 1.1 --output {out}/found.csv", "found.csv"),
+}
+SLOW = {"architecture", "overhead", "step"}
+IN_TESTS_BELOW = {"compat", "mutation", "selection"}
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    """CMNIST with enough digits that every cell of digit and color has some."""
+    root = tmp_path_factory.mktemp("cmnist")
+    cmnist(root, per_class=100)
+    return root
+
+
+@pytest.fixture
+def start(monkeypatch, capsys):
+    """Run a program as `python benchmarks/NAME.py` does, in this process; what it prints."""
+
+    def run(name: str, *arguments: object) -> str:
+        monkeypatch.chdir(ROOT)
+        monkeypatch.setattr(sys, "argv", [f"benchmarks/{name}.py", *map(str, arguments)])
+        monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+        monkeypatch.setenv("FORCE_COLOR", "")  # set by a program
+        monkeypatch.delenv("CODID_DATA_ROOT", raising=False)
+        code: object = None
+        try:
+            runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+        assert not code, code
+        return capsys.readouterr().out
+
+    return run
+
+
+UNTRIED = {"adaptive", "compare", "groupings", "scalings", "tables"}  # need trained runs, data or another checkout
+
+
+def test_every_program_is_tried():
+    assert {*SMALL, *IN_TESTS_BELOW, *UNTRIED} == PROGRAMS
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in sorted(SMALL)])
+def test_a_small_run_gets_to_its_end(name, start, images, tmp_path):
+    arguments, written = SMALL[name]
+    said = start(name, *(part.format(out=tmp_path, cmnist=images) for part in shlex.split(arguments)))
+    assert said.strip()
+    if written is not None:
+        assert len((tmp_path / written).read_text().splitlines()) > 1
+
+
+def test_selection_compares_methods_with_an_accepted_counterfactual_run(start, tmp_path):
+    quick = ("--trainer.max_epochs=2", "--trainer.enable_progress_bar=false", "--model.latent_dim=8")
+    config = ROOT / "configs" / "colored_digits" / "codid.yaml"
+    overlay = ROOT / "configs" / "methods" / "counterfactual.yaml"
+    run = tmp_path / "runs" / "one"
+    assert codid("fit", "-c", config, "-c", overlay, *quick, "--run_dir", run) == 0
+    with pytest.raises(AssertionError, match="holds no run of `counterfactual` that its gate accepted"):
+        start("selection", tmp_path / "runs", "--output", tmp_path / "found.csv")
+    result = json.loads((run / "result.json").read_text())
+    result["metrics"]["gate/accepted"] = 1.0
+    (run / "result.json").write_text(json.dumps(result))
+    start("selection", tmp_path / "runs", "--output", tmp_path / "found.csv")
+    (row,) = rows.rows_of(tmp_path / "found.csv")
+    assert row["method"] == "counterfactual"
+    assert 0 <= float(row["worst_a1_a2"]) <= float(row["balanced_a1_a2"]) <= 1
+
+
+def test_compat_counts_the_tests_of_an_environment(monkeypatch, tmp_path):
+    monkeypatch.setattr(compat, "FOLDER", tmp_path)
+    outcome, seconds = compat.run(
+        Path(sys.executable), ["tests/clustering/test_niw.py", "-k", "nothing_has_this_name"], 1
+    )
+    assert "no tests ran" in outcome or "deselected" in outcome
+    assert seconds > 0
+
+
+TRY_ALL = """
+import json, pathlib, sys
+from benchmarks import mutation
+copy = pathlib.Path(sys.argv[1])
+room, code = mutation.Room(("half.py",), ("tests/test_half.py",)), (copy / "half.py").read_text()
+changes = mutation.changes_in(code, "half.py")
+print(json.dumps({c.change: mutation.try_change(c, room, copy, 60)["outcome"] for c in changes}))
+assert (copy / "half.py").read_text() == code
+"""
+
+
+def test_mutation_tells_a_change_that_is_noticed_from_one_that_is_not(tmp_path):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_half.py").write_text(
+        "from half import half\n\ndef test_half():\n    assert half(4) == 2\n"
+    )
+    (tmp_path / "half.py").write_text("def half(x: int = 5) -> float:\n    return x / 2 if x > 3 else 0\n")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    said = subprocess.check_output([sys.executable, "-c", TRY_ALL, str(tmp_path)], env=environment, text=True)
+    assert json.loads(said) == {
+        "5 -> 6": "survived",
+        "2 -> 3": "killed",
+        "x > 3 -> x >= 3": "survived",
+        "3 -> 4": "killed",
+        "x / 2 -> x * 2": "killed",
+        "0 -> 1": "survived",
+    }
+
+
+@pytest.mark.parametrize("room", mutation.ROOMS)
+def test_mutations_are_code_and_their_rooms_exist(room):
+    files, tests = mutation.ROOMS[room]
+    assert all((ROOT / test).is_file() for test in tests)
+    changes = [change for file in files for change in mutation.changes_of(file)]
+    assert len(changes) > 100
+    for change in changes[::20]:
+        code = (ROOT / change.file).read_text()
+        compile(mutation.with_change(code, change), change.file, "exec")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "paper" else ()) for name in MATRICES]
+)
+def test_every_matrix_can_be_listed(name, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert codid("benchmark", "-c", FOLDER / f"{name}.yaml", "--dry_run", "--seeds=[0]") == 0
+    assert " to do." in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_matrix_trains_what_it_lists(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    few = {"set": {"trainer.max_epochs": 1, "trainer.limit_train_batches": 2, "trainer.accelerator": "cpu"}}
+    matrix = ("-c", FOLDER / "quick.yaml", "--seeds=[0]", "--methods=[base]", "--datasets=[toy]")
+    assert codid("benchmark", *matrix, f"--rules=[{json.dumps(few)}]") == 0
+    assert len(list(tmp_path.rglob("result.json"))) == 1
