@@ -85,7 +85,7 @@ class SamClip:
 
 
 @dataclass(frozen=True)
-class Report:
+class Preparation:
     """The result of a preparation."""
 
     prepared: int
@@ -100,7 +100,7 @@ def prepare(
     size: int = 128,
     per_breed: int = 600,
     per_scene: int = 1000,
-) -> Report:
+) -> Preparation:
     """Write the folder that `CanineBG` reads.
 
     A repeated call continues an interrupted one: photos with a mask are done, and photos that failed are listed in
@@ -131,7 +131,7 @@ def prepare(
             _note_failure(out, photo.name, str(error))
     rows = [(mode, *_targets(out, mode, photo)) for mode, photo in todo if _targets(out, mode, photo)[1].is_file()]
     _write_metadata(out, rows)
-    return Report(len(rows), sorted(failed.items()))
+    return Preparation(len(rows), sorted(failed.items()))
 
 
 def _breed_folder(imagenet: Path, synset: str) -> Path:

@@ -132,7 +132,7 @@ def cluster_scores(model: DisentanglementModule, target: Target, train: Encoded)
         if splits is not None:
             device = target.labels.device
             z, values = train.z[:, q].to(device), train.a[:, q].to(device)
-            halves = splits.halves(target, z, values).argmax(1).cpu()
+            halves = splits.subcluster_probs(target, z, values).argmax(1).cpu()
             scores["modes/subcluster_acc"] = metrics.subcluster_accuracy(halves, modes, clusters)
     prefix = "modes/" if q == 0 else f"modes/a{q + 1}/"
     return {name.replace("modes/", prefix): score for name, score in scores.items()}

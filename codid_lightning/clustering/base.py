@@ -157,7 +157,7 @@ def cluster_means(x: Tensor, probs: Tensor) -> Tensor:
     return ((probs.T.to(x.dtype) @ x) / counts[:, None]).to(x.dtype)
 
 
-def half_means(x: Tensor, labels: Tensor, halves: Tensor, k: int) -> Tensor:
+def subcluster_means(x: Tensor, labels: Tensor, halves: Tensor, k: int) -> Tensor:
     """Means ``(K, 2, d)`` of the two halves of each cluster; for an empty half, the mean of the cluster."""
     member = one_hot(labels, k, x.dtype)
     both = torch.cat([member * halves[:, :1], member * halves[:, 1:]], 1)

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self, get_args
 import torch
 from torch import Generator, Tensor
 
-from codid_lightning.clustering.base import Array, Clusterer, cluster_means, half_means, one_hot
+from codid_lightning.clustering.base import Array, Clusterer, cluster_means, one_hot, subcluster_means
 from codid_lightning.clustering.features import QuadraticFeatures, feature_width
 from codid_lightning.clustering.mixture import MapEM, spread_labels
 from codid_lightning.clustering.moves import MoveKind, Proposal, agglomerate, log_joint, propose_merges, propose_splits
@@ -275,11 +275,11 @@ class DPGMM(Clusterer):
             made = propose_merges(em.prior, self.concentration, clusters, self.neighbours, dice) if k > 1 else []
             return *_merge(probs, clusters.n, [p.clusters for p in made if p.accepted]), made, None
         if given is None:
-            halves = em.halves(labels, k, self.n_iter, _HALVES_TOL)
+            halves = em.subcluster_probs(labels, k, self.n_iter, _HALVES_TOL)
             firsts = halves[:, None].expand_as(probs)
         else:
             halves, firsts = given.gather(1, labels[:, None])[:, 0], given
-        first, second = em.half_moments(labels, sums, halves.round())
+        first, second = em.subcluster_moments(labels, sums, halves.round())
         made = propose_splits(em.prior, self.concentration, first, second, self.max_clusters - k, dice)
         after = _split(probs, firsts, [p.clusters[0] for p in made if p.accepted])
         return *after, made, halves if given is None else None
@@ -297,7 +297,7 @@ class DPGMM(Clusterer):
         """Set the learned attributes; ``first`` is the probability of the first subcluster, if known."""
         em, clusters, probs = fitted
         labels, k = probs.argmax(1), probs.shape[1]
-        first = em.halves(labels, k, self.n_iter, _HALVES_TOL) if first is None else first
+        first = em.subcluster_probs(labels, k, self.n_iter, _HALVES_TOL) if first is None else first
         halves = torch.stack([first, 1 - first], 1).to(x.dtype)
         self.n_clusters_ = k
         self.inner_means_, self.inner_covariances_ = em.prior.map_estimate(clusters)
@@ -311,7 +311,7 @@ class DPGMM(Clusterer):
             sub_probs_=halves,
             weights_=em.weights(clusters),
             means_=cluster_means(x, probs),
-            sub_means_=half_means(x, labels, halves, k),
+            sub_means_=subcluster_means(x, labels, halves, k),
             parents_=parents,
         )
 

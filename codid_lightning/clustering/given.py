@@ -9,7 +9,7 @@ import torch
 from sklearn import cluster
 from torch import Tensor
 
-from codid_lightning.clustering.base import Array, Clusterer, cluster_means, half_means, one_hot, principal_halves
+from codid_lightning.clustering.base import Array, Clusterer, cluster_means, one_hot, principal_halves, subcluster_means
 from codid_lightning.clustering.moves import MoveKind
 
 
@@ -27,7 +27,7 @@ class _FixedNumber(Clusterer):
             probs_=probs,
             sub_probs_=halves,
             means_=cluster_means(x, probs),
-            sub_means_=half_means(x, labels, halves, k),
+            sub_means_=subcluster_means(x, labels, halves, k),
             parents_=torch.eye(k, dtype=torch.float64, device=x.device),
         )
 

@@ -58,7 +58,7 @@ class MapEM:
                 break
         return moments, responsibilities, objectives
 
-    def halves(self, labels: Tensor, k: int, iterations: int, tol: float) -> Tensor:
+    def subcluster_probs(self, labels: Tensor, k: int, iterations: int, tol: float) -> Tensor:
         """Probability ``(N,)`` of the first component of the two-component mixture inside each sample's cluster.
 
         The mixtures start from halves along the principal axis. All are fitted in one batched EM, until the mean change
@@ -69,7 +69,7 @@ class MapEM:
         sums = inside.features.group_sums(labels, k)
         first = principal_cut(inside.features.x, labels, inside.features.to_moments(sums))
         for _ in range(iterations):
-            one, two = inside.half_moments(labels, sums, first)
+            one, two = inside.subcluster_moments(labels, sums, first)
             alive = (one.n > 1) & (two.n > 1)
             if not alive.any():
                 break
@@ -81,7 +81,7 @@ class MapEM:
                 break
         return torch.empty_like(first).index_copy_(0, order, first)
 
-    def half_moments(self, labels: Tensor, sums: Tensor, first: Tensor) -> tuple[Moments, Moments]:
+    def subcluster_moments(self, labels: Tensor, sums: Tensor, first: Tensor) -> tuple[Moments, Moments]:
         """Moments of the two halves of each cluster; ``sums`` are the whole clusters' summed features."""
         one = self.features.group_sums(labels, len(sums), first)
         return self.features.to_moments(one), self.features.to_moments(sums - one)

@@ -106,7 +106,7 @@ def test_halves_find_the_two_parts_of_every_cluster():
     x[:, 1] += 4.0 * side
     features = QuadraticFeatures(x - x.mean(0), "full")
     clusters = features.to_moments(features.group_sums(cluster, 3))
-    first = MapEM(features, empirical_prior(clusters), 1.0).halves(cluster, 3, 10, 1e-3)
+    first = MapEM(features, empirical_prior(clusters), 1.0).subcluster_probs(cluster, 3, 10, 1e-3)
     for c in range(3):
         found = first[cluster == c].round().long()
         agree = (found == side[cluster == c]).double().mean()

@@ -110,7 +110,7 @@ def test_the_subclustering_loss_is_its_sum(strength):
     target.sub_means.copy_(before)
     halves = target.subcluster_net(view.own, view.table, view.slot)
     divergence, together = module.alignment.weight_divergence(target, view)
-    loss = isotropic_loss(halves, view.own, target.update_half_means(view)[view.slot])
+    loss = isotropic_loss(halves, view.own, target.update_subcluster_means(view)[view.slot])
     loss = loss + strength * weight_alignment_loss(view.table.pad(halves[:, 0]), divergence, together)
     parameters = dict(target.subcluster_net.named_parameters())
     for (name, _), gradient in zip(parameters.items(), torch.autograd.grad(loss, parameters.values()), strict=True):

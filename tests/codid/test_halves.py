@@ -32,7 +32,7 @@ def test_means_of_halves_are_running_means_of_the_mixtures_halves():
     target = module.target_list[0]
     before, z = target.sub_means.clone(), torch.randn(60, 2, module.latent_dim, dtype=torch.float64)
     view = target.view(z, batch["a"], batch["index"], torch.zeros(60, 2, dtype=torch.float64))
-    after = target.update_half_means(view)
+    after = target.update_subcluster_means(view)
     for slot in range(len(before)):
         for half in range(2):
             members = z[(target.labels == slot) & (target.second == half), 0]
@@ -66,7 +66,7 @@ def test_halves_are_proposed_for_every_cluster_a_sample_may_move_to():
     assert proposed.shape == (60, target.slots, 2)
     for slot in range(target.slots):
         target.labels = (batch["a"][:, 0] * target.slots + slot).int()
-        torch.testing.assert_close(proposed[:, slot], module.splits.halves(target, z, batch["a"][:, 0]))
+        torch.testing.assert_close(proposed[:, slot], module.splits.subcluster_probs(target, z, batch["a"][:, 0]))
 
 
 def test_subclustering_net_finds_halves_again_after_it_was_sure_of_another_cut():

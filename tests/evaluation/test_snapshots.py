@@ -52,7 +52,7 @@ def test_the_last_one_is_the_trained_model(snapshots, codid_run):
     assert torch.from_numpy(last.z).float().sub(train.z[:, 0]).abs().max() < 0.01  # kept in half precision
     assert np.array_equal(last.cluster, target.labels.numpy())
     assert np.array_equal(last.mode, train.mode[:, 0].numpy())
-    halves = run.model.splits.halves(target, train.z[:, 0], train.a[:, 0]).argmax(1)
+    halves = run.model.splits.subcluster_probs(target, train.z[:, 0], train.a[:, 0]).argmax(1)
     assert (last.half == halves.numpy()).mean() > 0.99
 
 

@@ -171,7 +171,7 @@ class Target(nn.Module):
         return log_probs.argmax(1)
 
     @torch.no_grad()
-    def update_half_means(self, view: View) -> Tensor:
+    def update_subcluster_means(self, view: View) -> Tensor:
         """Move the means (A * K, 2, d) of the mixture's halves towards the representations of a batch.
 
         Between two refinements the encoder moves clusters further than their halves are apart. With fixed means, all

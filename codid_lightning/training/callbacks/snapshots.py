@@ -153,7 +153,7 @@ class Snapshots(Callback):
         found = {name: torch.full_like(values, UNKNOWN) for name in names}
         if target.ready:
             if module.splits is not None:
-                found["half"] = module.splits.halves(target, z, values).argmax(1)
+                found["half"] = module.splits.subcluster_probs(target, z, values).argmax(1)
             if target.attribute in discovery.modes:  # only the deciding rank has the mixtures
                 clusters, halves = follow(discovery.modes[target.attribute], z, values)
                 found |= {"mixture_cluster": clusters, "mixture_half": halves}

@@ -51,7 +51,7 @@ class LearnedSplits(Part):
                 continue
             own = view.own.detach()
             subcluster_probs = target.subcluster_net(own, view.table, view.slot)
-            loss = isotropic_loss(subcluster_probs, own, target.update_half_means(view)[view.slot])
+            loss = isotropic_loss(subcluster_probs, own, target.update_subcluster_means(view)[view.slot])
             codid.losses.add("isotropic", loss)
             summaries = None if codid.alignment is None else codid.alignment.weight_divergence(target, view)
             if summaries is not None:
@@ -61,7 +61,7 @@ class LearnedSplits(Part):
             codid.minimise(codid.optimizer("subcluster"), loss, parameters=target.subcluster_net, reduce=False)
 
     @torch.no_grad()
-    def halves(self, target: Target, z: Tensor, values: Tensor) -> Tensor:
+    def subcluster_probs(self, target: Target, z: Tensor, values: Tensor) -> Tensor:
         """Probabilities (N, 2) of the two halves of each training sample's cluster, given z (N, d) and values (N,)."""
         parts = zip(z.split(4096), values.split(4096), target.labels.split(4096), strict=True)
         return torch.cat([target.subcluster_net(*part) for part in parts])
