@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -14,9 +15,16 @@ FAULTS = "tests/faults/"
 
 @pytest.fixture(autouse=True)
 def same_environment() -> Iterator[None]:
-    """Undo what a test leaves in the environment: Lightning's launchers write variables that the next run reads."""
+    """Undo what a test leaves in the process.
+
+    Lightning's launchers write environment variables that the next run reads. A trainer whose fit raises keeps its
+    process group, and then later tests would count as one rank of several.
+    """
     before = dict(os.environ)
     yield
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_initialized():
+        distributed.destroy_process_group()
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     os.environ.update(before)
