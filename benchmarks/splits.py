@@ -2,9 +2,9 @@
 
     python -m benchmarks.splits --root data --output results/subclustering.md
 
-S moves no other network. So one run trains several copies of it, all from the same start, each with its own loss, and at
-every split all copies propose for the same clusters; the first one's proposals count. A second run per seed averages the
-logits of merged clusters in the mode predictor instead of keeping their probability.
+S moves no other network. So one run trains several copies of it, all from the same start, each with its own loss, and
+at every split all copies propose for the same clusters; the first one's proposals count. A second run per seed averages
+the logits of merged clusters in the mode predictor instead of keeping their probability.
 """
 
 from __future__ import annotations
