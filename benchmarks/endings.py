@@ -97,7 +97,7 @@ def main() -> None:
     data = {"data.root": str(options.data), "data.source": options.source, "data.signal": options.signal}
     lines = [
         *header("Endings of the encoder for series"), "",
-        f"Accuracy of the activity in %, BASE on UCI-HAR (data.source: {options.source}, data.signal: {options.signal}). "
+        f"Accuracy of the activity in %, BASE on UCI-HAR ({options.source}, {options.signal} acceleration), "
         f"{options.epochs} epochs, group 0 as test set; mean, standard deviation and the single seeds. The validation "
         "windows are of the training users and share no sample with training windows.", "",
     ]  # fmt: skip
