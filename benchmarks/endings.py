@@ -107,6 +107,7 @@ def main() -> None:
             settings = {**data, "seed_everything": seed, "trainer.max_epochs": options.epochs}
             runs[seed] = trained(options.runs / f"{ending}-{seed}", ending, settings)
         options.output.write_text("\n".join([*lines, *rows(found), ""]))
+    print("\n".join(rows(found)))
 
 
 if __name__ == "__main__":

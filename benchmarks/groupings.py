@@ -56,14 +56,15 @@ def draw(grouping: int) -> tuple[tuple[int, ...], int, tuple[float, ...]]:
             return digits, first, tuple(round(float(p), 2) for p in red)
 
 
-def run(grouping: int, method: str, root: Path, runs: Path) -> dict[str, Any]:
+def run(grouping: int, method: str, options: argparse.Namespace) -> dict[str, Any]:
     """Metrics of one run, and what adaptation makes of them."""
-    directory = runs / f"grouping{grouping}" / method
+    directory = options.runs / f"grouping{grouping}" / method
     if not (directory / RESULT).is_file():
-        data: dict[str, Any] = {"data.class_path": "benchmarks.groupings.DrawnCMNIST", "data.init_args.root": str(root)}
-        data |= {"data.init_args.grouping": grouping}
+        data: dict[str, Any] = {"data.class_path": "benchmarks.groupings.DrawnCMNIST"}
+        data |= {"data.init_args.root": str(options.root), "data.init_args.grouping": grouping}
         settings = {"seed_everything": SEED, "run_dir": str(directory), "resume": True, "trainer.accelerator": "cpu"}
-        fit(build(METHODS[method], SHORT, data, settings))
+        epochs = {} if options.epochs is None else {"trainer.max_epochs": options.epochs}
+        fit(build(METHODS[method], SHORT, data, settings, epochs))
     return {"metrics": read_result(directory)["metrics"], "adapted": adapted(load(directory), 200)}
 
 
@@ -87,6 +88,7 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=Path("data"), help="Folder with MNIST.")
     parser.add_argument("--runs", type=Path, default=Path("runs/groupings"), help="Folder for the runs.")
     parser.add_argument("--groupings", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--epochs", type=int, help="Instead of those of the short schedule.")
     parser.add_argument("--output", type=Path, default=Path("groupings.md"))
     options = parser.parse_args()
     lines = [
@@ -97,9 +99,10 @@ def main() -> None:
     ]  # fmt: skip
     everything = {}
     for grouping in options.groupings:
-        found = {method: run(grouping, method, options.root, options.runs) for method in METHODS}
+        found = {method: run(grouping, method, options) for method in METHODS}
         everything[grouping] = found
         lines += rows(grouping, found)
+        print("\n".join(rows(grouping, found)), flush=True)
         options.output.write_text("\n".join([*lines, ""]))
         options.output.with_suffix(".json").write_text(json.dumps(everything, indent=1) + "\n")
 

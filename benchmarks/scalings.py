@@ -56,6 +56,7 @@ def main() -> int:
     parser.add_argument("--source", choices=["uci_har", "hapt"], default="uci_har", help="which files of it")
     parser.add_argument("--root", type=Path, default=Path("runs/scalings"), help="folder for the runs")
     parser.add_argument("--output", type=Path, default=Path("results/scalings.md"))
+    parser.add_argument("--epochs", type=int, default=SHORT["trainer.max_epochs"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     options = parser.parse_args()
     found: dict[str, list[dict[str, float]]] = {kind: [] for kind in get_args(ScalingKind)}
@@ -63,13 +64,14 @@ def main() -> int:
         for kind, runs in found.items():
             values = {
                 "seed_everything": seed,
+                "trainer.max_epochs": options.epochs,
                 "data.scaling": kind,
                 "data.root": options.data,
                 "data.source": options.source,
             }
             runs.append(trained(options.root / f"{kind}-{seed}", values))
     explanation = (
-        f"Accuracy of the activity in %, BASE, {SHORT['trainer.max_epochs']} epochs (data.source: {options.source}), "
+        f"Accuracy of the activity in %, BASE, {options.epochs} epochs (data.source: {options.source}), "
         "group 0 as test set: mean, standard deviation and the single seeds. Validation windows are of the training "
         "users. No setting was chosen by this table."
     )

@@ -249,6 +249,7 @@ def main() -> None:
         if accepted:
             runs[seed, True] = trained(seed, True, options)
         options.output.write_text("\n".join([*lines, *rows(runs), "", *said, ""]))
+        print(said[-1], flush=True)
 
 
 if __name__ == "__main__":

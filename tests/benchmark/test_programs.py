@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
 import shlex
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 from benchmarks import compat, mutation, rows
 from tests.commands import codid
-from tests.fakes import cmnist
+from tests.fakes import cmnist, uci_har
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"
@@ -24,18 +25,22 @@ MATRICES = sorted({file.stem for file in FOLDER.glob("*.yaml")} - {"sweep"})  # 
 SMALL = {
     "architecture": ("--repeats 1", None),
     "clustering": ("--quick --only 'nine-mode toy, x_1' --output {out}/found", "found.md"),
+    "endings": ("--data {series} --epochs 1 --seeds 0 --runs {out}/runs --output {out}/found.md", "found.md"),
     "ideas": ("--root {cmnist} --only base t_fewer_faster --epochs 9 --output {out}/found.csv", "found.csv"),
     "kills": ("--kills 1 --root {out}/new/folder --output {out}/found.md", "found.md"),
     "overhead": ("--repeats 1 --samples 256", None),
     "quantities": ("--seeds 1 --examples 2 --samples 300 --output {out}/found.md", "found.md"),
     "resumes": ("--points 1 --ranks 1 --workers 0 --root {out}/new/folder --output {out}/found.md", "found.md"),
+    "scalings": ("--data {series} --epochs 1 --seeds 0 --root {out}/runs --output {out}/found.md", "found.md"),
+    "splits": ("--root {cmnist} --epochs 3 --start 1 --every 1 --seeds 0 --output {out}/found.md", "found.md"),
     "step": ("--repeats 1 --clusters 2", None),
     "strengths": ("--root {out}/runs --only coral --epochs 1 --output {out}/found.csv", "found.csv"),
+    "tables": ("--root {cmnist} --seeds 0 --epochs 4 --output {out}/found.md", "found.md"),
     "toy_settings": ("--only toy_base --output {out}/found.csv", "found.csv"),
     "trap": ("--root {cmnist} --seeds 0 --reconstruction 1.1 --output {out}/found.csv", "found.csv"),
 }
 SLOW = {"architecture", "overhead", "step"}
-IN_TESTS_BELOW = {"compat", "mutation", "selection"}
+IN_TESTS_BELOW = {"adaptive", "compare", "compat", "groupings", "mutation", "selection"}
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -45,6 +50,14 @@ def images(tmp_path_factory) -> Path:
     """CMNIST with enough digits that every cell of digit and color has some."""
     root = tmp_path_factory.mktemp("cmnist")
     cmnist(root, per_class=100)
+    return root
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory) -> Path:
+    """UCI-HAR with three windows of every user and activity."""
+    root = tmp_path_factory.mktemp("uci_har")
+    uci_har(root, windows=3)
     return root
 
 
@@ -69,17 +82,14 @@ def start(monkeypatch, capsys):
     return run
 
 
-UNTRIED = {"adaptive", "compare", "groupings", "scalings", "tables"}  # need trained runs, data or another checkout
-
-
 def test_every_program_is_tried():
-    assert {*SMALL, *IN_TESTS_BELOW, *UNTRIED} == PROGRAMS
+    assert {*SMALL, *IN_TESTS_BELOW} == PROGRAMS
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in sorted(SMALL)])
-def test_a_small_run_gets_to_its_end(name, start, images, tmp_path):
+def test_a_small_run_gets_to_its_end(name, start, images, series, tmp_path):
     arguments, written = SMALL[name]
-    said = start(name, *(part.format(out=tmp_path, cmnist=images) for part in shlex.split(arguments)))
+    said = start(name, *(part.format(out=tmp_path, cmnist=images, series=series) for part in shlex.split(arguments)))
     assert said.strip()
     if written is not None:
         assert len((tmp_path / written).read_text().splitlines()) > 1
@@ -109,6 +119,28 @@ def test_compat_counts_the_tests_of_an_environment(monkeypatch, tmp_path):
     )
     assert "no tests ran" in outcome or "deselected" in outcome
     assert seconds > 0
+
+
+def test_adaptive_measures_the_runs_of_groupings(start, images, tmp_path):
+    """CoDID-A's, and those of BASE, which cannot be adapted."""
+    small = ("--root", images, "--epochs", 4, "--groupings", 0, "--runs", tmp_path / "runs")
+    start("groupings", *small, "--output", tmp_path / "groupings.md")
+    assert "| 0 |" in (tmp_path / "groupings.md").read_text()
+    start("adaptive", tmp_path / "runs", "--samples", "100", "--output", tmp_path / "found.md")
+    measured = json.loads((tmp_path / "found.json").read_text())
+    tests = {entry["method"]: len(entry["adapted"]) for entry in measured.values()}
+    assert tests == {"base": 0, "codid_adaptive": 3}
+    assert "CoDID-A" in (tmp_path / "found.md").read_text()
+
+
+@pytest.mark.slow
+def test_compare_divides_by_the_other_trees_figures(start, tmp_path):
+    """The other tree is one whose step costs next to nothing."""
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "step.py").write_text("print('base 0.001 ms')\nprint('codid/base 0.001')\n")
+    said = start("compare", tmp_path, "step", "--rounds", 2, "--arguments=--repeats 1 --clusters 2")
+    figures = dict(re.findall(r"^\| (\S+) \| 0.001 \| \S+ \| (\S+) \|", said, re.MULTILINE))
+    assert float(figures["codid/base"]) > 1000
 
 
 TRY_ALL = """
