@@ -129,11 +129,13 @@ def test_a_command_can_be_given(page, said, own, monkeypatch):
         check_codid(arguments[0], arguments[1:], own)
     elif program == "make":
         assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    elif arguments[0] == "-m":
+    elif arguments[0] == "-m" and not arguments[1].startswith("benchmarks."):
         assert find_spec(arguments[1])
     else:
+        file = arguments[1].replace(".", "/") + ".py" if arguments[0] == "-m" else arguments[0]
         options = {argument.partition("=")[0] for argument in arguments if argument.startswith("--")}
-        assert not options or options <= set(re.findall(r"--\w+", help_of(arguments[0])))
+        assert (ROOT / file).is_file()
+        assert not options or options <= set(re.findall(r"--\w+", help_of(file)))
 
 
 RESULTS = re.findall(

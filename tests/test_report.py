@@ -154,6 +154,27 @@ class TestReading:
         assert "3 different configs" in complaints[0]
         assert "leave 2 runs out" in complaints[0]
 
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"trainer": {"callbacks": [{"class_path": "lightning.pytorch.callbacks.EarlyStopping"}]}},
+            {"trainer": {"plugins": {"class_path": "lightning.pytorch.plugins.HalfPrecision", "init_args": {"x": 1}}}},
+            {"data": {"class_path": "datamodules.OwnArrays", "init_args": {"root": "elsewhere"}}},
+        ],
+        ids=["callbacks", "plugins", "root"],
+    )
+    def test_different_experiments_are_no_duplicates(self, tmp_path, change):
+        """What counts for a run's identity counts in reports, too."""
+        plain = {
+            "trainer": {"callbacks": None, "plugins": None},
+            "data": {"class_path": "datamodules.OwnArrays", "init_args": {"root": "data"}},
+        }
+        for config in (plain, {**plain, **change}):
+            write(tmp_path, "base", "own", 0, prediction(0.8), config=config)
+        runs, complaints = load_runs([tmp_path])
+        assert (len(runs), complaints) == (2, [])
+        assert "2 different configs" in one_setting_each(runs)[1][0]
+
     @pytest.mark.parametrize("damage", ["", "{", "[]", '{"schema": 2}', '{"schema": 1}'])
     def test_damaged_results_are_named_not_fatal(self, three_methods, damage):
         broken = three_methods / "broken"

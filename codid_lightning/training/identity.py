@@ -2,6 +2,9 @@
 
 Runs of one identity are repetitions of each other: they share a hash, may resume each other, and reports count them
 once. This module loads no torch, because reports compare many runs.
+
+A config names files and does not hold their content, the reference partition excepted. A checkpoint holds a fingerprint
+of its training samples, so that no run is continued with others.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ _PARTITION = "data.init_args.partition"
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """The identity of a resolved config, as 16 hexadecimal digits."""
+    """The identity of a resolved config, nested or flat with dotted names, as 16 hexadecimal digits."""
     kept = _experiment(config)
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
@@ -73,21 +76,29 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _experiment(config: Mapping[str, Any]) -> dict[str, Any]:
+    flat = dict(flatten(config))
     unrelated = {*_UNRELATED, "trainer.callbacks", "trainer.plugins"}  # the latter two are added below
-    if _root_is_a_place(config):
+    if _root_is_a_place(flat):
         unrelated.add("data.init_args.root")
     below = tuple(f"{name}." for name in unrelated)
-    kept = {k: v for k, v in flatten(config) if k not in unrelated and not k.startswith(below)}
+    kept = {k: v for k, v in flat.items() if k not in unrelated and not k.startswith(below)}
     for key in _OFF_IF_NULL:
         if kept.get(key, 0) is None:
             del kept[key]
     if _PARTITION in kept:
         kept[_PARTITION] = str(kept[_PARTITION]).rpartition("@")[2]
-    trainer = config.get("trainer") or {}
-    for key in ("callbacks", "plugins"):
-        if counting := [entry for entry in _as_list(trainer.get(key)) if not _observes(entry)]:
-            kept[f"trainer.{key}"] = counting  # no entry and none that counts are the same
+    for key in ("trainer.callbacks", "trainer.plugins"):
+        if counting := [entry for entry in _entries(flat, key) if not _observes(entry)]:
+            kept[key] = counting  # no entry and none that counts are the same
     return kept
+
+
+def _entries(flat: Mapping[str, Any], key: str) -> list[Any]:
+    """What a key lists: nothing, one entry or several."""
+    if key in flat:
+        return _as_list(flat[key])
+    parts = {name.removeprefix(f"{key}."): value for name, value in flat.items() if name.startswith(f"{key}.")}
+    return [parts] if parts else []
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -102,9 +113,8 @@ def _observes(entry: Any) -> bool:
     return package in ("", *_KNOWN_PACKAGES) and (name in _OBSERVERS or name.endswith(_PLACE_PLUGINS))
 
 
-def _root_is_a_place(config: Mapping[str, Any]) -> bool:
-    data = config.get("data")
-    package, name = _package_and_name(data.get("class_path", "") if isinstance(data, Mapping) else "")
+def _root_is_a_place(flat: Mapping[str, Any]) -> bool:
+    package, name = _package_and_name(flat.get("data.class_path", ""))
     return package in ("", _PUBLIC_DATA) and name not in _OWN_DATA
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from codid_lightning.errors import RunError
 from codid_lightning.training import build, fit, resolve
-from codid_lightning.training.identity import config_hash, difference
+from codid_lightning.training.identity import config_hash, difference, flatten
 
 TOY = ["-c", "configs/toy/base.yaml"]
 OBSERVING = [
@@ -108,6 +108,12 @@ def test_a_run_on_other_data_is_not_resumed(tmp_path):
     assert other.identity != first.identity
     with pytest.raises(RunError, match=r"another config: data\.init_args\.root was .*a, is .*b"):
         run("b", resume=True, run_dir=str(first.directory))
+
+
+@pytest.mark.parametrize("name", ["EarlyStopping", "LearningRateMonitor"])
+def test_a_flat_config_has_the_identity_of_the_nested_one(name):
+    nested = resolve([*TOY, callback(name)])
+    assert config_hash(dict(flatten(nested))) == config_hash(nested)
 
 
 def test_identity_loads_no_torch():
