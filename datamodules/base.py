@@ -294,6 +294,18 @@ class AttributeDataModule(LightningDataModule, ABC):
                 "point `data` at the data set of the checkpoint."
             )
 
+    def checksum(self) -> str:
+        """A hash of every input, label and mode of all splits, and of the names of the values."""
+        names = (self.attribute_names, self.value_names, self.mode_names)
+        digest = hashlib.sha256(repr(names).encode())
+        for split, data in sorted(self.datasets.items()):
+            digest.update(split.encode())
+            for tensor in (data.x, data.a, data.mode):
+                digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+                for part in tensor.split(4096):  # a copy of a whole set may not fit
+                    digest.update(part.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
     def _fingerprint(self) -> str | None:
         """A hash of all labels and of a hundred inputs of the training set."""
         if "train" not in self.datasets:

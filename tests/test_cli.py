@@ -148,6 +148,8 @@ def test_result_says_what_was_run(tmp_path):
     assert (result["schema"], result["method"], result["dataset"]) == (runs.SCHEMA, "base", "toy")
     assert (result["seed"], result["group"], result["epochs"]) == (3, None, 2)
     assert result["versions"].keys() >= {"torch", "lightning"}
+    assert result["code_checksum"] == runs.code_checksum()
+    assert len(result["data_checksum"]) == 16
     assert result["config_hash"] == config_hash(runs.read_config(run))
     assert (run / runs.CHECKPOINTS / runs.LAST).is_file()
     assert len(list(run.glob("logs/*/metrics.csv"))) == 1

@@ -14,7 +14,7 @@ from scipy.stats import ttest_rel
 from codid_lightning.analysis.pages.page import Picture
 from codid_lightning.analysis.pages.report_page import report_page
 from codid_lightning.analysis.paper import paper_numbers
-from codid_lightning.analysis.tables import build_tables, load_runs, names, not_shown, one_setting_each, score
+from codid_lightning.analysis.tables import build_tables, load_runs, marked, names, not_shown, one_setting_each, score
 from codid_lightning.analysis.tables.render import (
     MARKDOWN,
     cell_text,
@@ -75,6 +75,64 @@ def cells(table, method):
 
 def table(runs, name, datasets=None):
     return next(t for t in build_tables(runs, datasets) if t.name == name)
+
+
+class TestOrigins:
+    """Runs of other code or other data than those they are compared with."""
+
+    @pytest.fixture
+    def runs(self, tmp_path):
+        for seed in range(3):
+            for method in ("base", "irm", "codid"):
+                code = {"git_revision": "a" * 40, "code_checksum": "new" if method == "irm" and seed == 2 else "old"}
+                data = "other" if method == "codid" and seed == 0 else "usual"
+                write(tmp_path, method, "cmnist", seed, prediction(0.8), data_checksum=data, **code)
+        return tmp_path
+
+    def test_marks(self, runs):
+        kept, messages = marked(load_runs([runs])[0])
+        shown = build_tables(kept)[0]
+        marks = {row.method: {cell_text(c).rest[-5:] for c in row.cells if c.ours} for row in shown.rows}
+        assert marks["irm"] == {"‡ [3]"}
+        assert marks["codid"] == {"§ [3]"}
+        assert {text[0] for text in marks["base"]} <= {" ", "0", "*"}
+        assert messages == [
+            "cmnist: 1 of 9 runs are of other code: 1 of irm aaaaaaaa",
+            "cmnist: 1 of 9 runs are of other data: 1 of codid other",
+        ]
+
+    def test_every_format_explains_them(self, runs, capsys):
+        for ending in ("md", "tex", "html", "csv"):
+            assert main([str(runs), "--output", str(runs / f"report.{ending}")]) == 0
+        assert "of other code: 1 of irm" in capsys.readouterr().err
+        assert "‡ Some runs are of other code" in (runs / "report.md").read_text()
+        assert r"$\ddagger$ Some runs" in (runs / "report.tex").read_text()
+        assert "‡ Some runs are of other code" in (runs / "report.html").read_text()
+        rows = list(csv.DictReader((runs / "report.csv").open()))
+        assert {row["method"] for row in rows if row["other_code"] == "1"} == {"irm"}
+        assert {row["method"] for row in rows if row["other_data"] == "1"} == {"codid"}
+
+    def test_one_origin_has_no_marks(self, three_methods):
+        kept, messages = marked(load_runs([three_methods])[0])
+        assert messages == []
+        assert "‡" not in to_markdown(build_tables(kept))
+
+    def test_held_out_groups_and_seeds_of_data_have_data_of_their_own(self, tmp_path):
+        for group in (1, 2):
+            for seed in (0, 1):
+                config = {"data": {"init_args": {"seed": seed, "test_group": group}}}
+                kind = {"data_checksum": f"{group}{seed}", "config": config}
+                write(tmp_path, "base", "hhar", seed, prediction(0.8), group=group, **kind)
+        assert marked(load_runs([tmp_path])[0])[1] == []
+
+    def test_revisions_count_where_checksums_are_missing(self, tmp_path):
+        """Results of earlier versions, and runs without any origin, which nothing is said about."""
+        for seed, revision in enumerate(["a", "a", "b", None]):
+            checksum = "c" if seed == 0 else None
+            write(tmp_path, "base", "toy", seed, prediction(0.8), git_revision=revision, code_checksum=checksum)
+        kept, messages = marked(load_runs([tmp_path])[0])
+        assert [run.other_code for run in kept] == [False, False, True, False]
+        assert messages == ["toy: 1 of 4 runs are of other code: 1 of base b"]
 
 
 class TestAveraging:

@@ -20,6 +20,7 @@ COMMANDS = {
     "data": "describe a data set and draw samples",
     "prepare": "build Canine-BG from ImageNet and Places",
     "evaluate": "compute every metric of one run",
+    "verify": "test a finished run once more, and compare with its result",
     "report": "turn run directories into the paper's tables",
     "figure": "draw a figure of the paper from a run",
     "adapt": "adapt a trained CoDID to a place of use, from unlabelled samples",

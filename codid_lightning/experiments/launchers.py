@@ -286,7 +286,8 @@ class RayEngine:
         except ImportError as error:
             raise EngineError("The Ray engine needs Ray: pip install 'codid-lightning[ray]'.") from error
         try:
-            ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
+            # The dashboard accepts jobs from anybody who can reach it.
+            ray.init(address=address, ignore_reinit_error=True, log_to_driver=False, include_dashboard=False)
         except ConnectionError as error:
             raise EngineError(f"There is no Ray cluster at `{address}`: {error}") from error
         total = ray.cluster_resources()

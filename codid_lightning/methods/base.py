@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -84,6 +84,20 @@ class DisentanglementModule(LightningModule):
         self.scores = Scores(self.attribute_sizes, self.test_names, test_attributes)
         self.losses = LossMeter()
         self._seed: int | None = None
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]  # the other arguments are in kwargs
+        cls, checkpoint_path: Any, map_location: Any = None, **kwargs: Any
+    ) -> Self:
+        """The model of a checkpoint. Nothing that the checkpoint names is imported or called.
+
+        Args:
+            checkpoint_path: A path, or a file.
+            map_location: Where tensors go, as in `torch.load`.
+            **kwargs: Arguments that replace the checkpoint's, and those of Lightning's method.
+        """
+        checkpoints.check_hyperparameters(checkpoints.read(checkpoint_path))
+        return super().load_from_checkpoint(checkpoint_path, map_location, **{**kwargs, "weights_only": True})
 
     # ------------------------------------------------------------------------------------------- forward and losses
 

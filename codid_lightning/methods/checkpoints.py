@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from codid_lightning.clustering import Clusterer
@@ -25,6 +27,9 @@ _MOVED = {
     r"^occurring$": "counterfactuals.occurring",
     r"^importance$": "targets.0.cells.importance",
 }
+_INSTANTIATOR = "lightning.pytorch.cli.instantiate_module"
+_HYPERPARAMETERS = ("hyper_parameters", "hparams", "module_arguments", "datamodule_hyper_parameters")
+_OURS = ("codid_lightning", "datamodules")
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -33,6 +38,48 @@ def add_state(module: DisentanglementModule, checkpoint: dict[str, Any], seed: i
     losses = distributed.gather_objects(module.losses.state())  # each rank continues with its own
     parts = {name: describe(getattr(module, name)) for name in module.part_names}
     checkpoint["codid"] = {"schema": FORMAT, "seed": seed, "losses": losses, "parts": parts}
+
+
+def read(checkpoint: Any) -> dict[str, Any]:
+    """The content of a checkpoint, a path or a file: tensors and plain values. A file can be read again."""
+    content: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    if hasattr(checkpoint, "seek"):
+        checkpoint.seek(0)
+    return content
+
+
+def check_hyperparameters(checkpoint: Mapping[str, Any]) -> None:
+    """Raise if hyperparameters name something to call other than an imported class of ours, or one derived from it.
+
+    Lightning and jsonargparse import and call what hyperparameters name. This looks at imported classes only.
+    """
+    for key in _HYPERPARAMETERS:
+        _check_names(key, checkpoint.get(key))
+
+
+def _check_names(key: str, value: Any) -> None:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if name == "_instantiator" and inner != _INSTANTIATOR:
+                raise CheckpointError(f"The checkpoint's {key} would have {inner} called; nothing was loaded.")
+            if name in ("class_path", "_class_path") and not _is_known_class(inner):
+                raise CheckpointError(
+                    f"The checkpoint's {key} names {inner}, which is no imported class of codid-lightning nor derived "
+                    "from one; nothing was loaded. If you trust it, import that class first."
+                )
+            _check_names(f"{key}.{name}", inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check_names(key, inner)
+
+
+def _is_known_class(path: Any) -> bool:
+    module, _, name = str(path).rpartition(".")
+    found: Any = vars(sys.modules[module]).get(name) if module in sys.modules else None
+    if found is None and module.partition(".")[0] in _OURS and module in sys.modules:
+        found = getattr(sys.modules[module], name, None)  # our packages import their names on first use
+    ancestors = found.__mro__ if isinstance(found, type) else ()
+    return any(ancestor.__module__.partition(".")[0] in _OURS for ancestor in ancestors)
 
 
 def restore_state(module: DisentanglementModule, checkpoint: dict[str, Any]) -> int | None:

@@ -69,7 +69,7 @@ def load_run(arguments: Sequence[str], file: Path | None = None) -> LoadedRun:
     if given and not given[0].startswith("-"):
         if not Path(given[0]).is_dir():
             raise RunError(f"There is no run directory {given[0]}.")
-        given[:1] = ["--ckpt_path", str(_selected_checkpoint(Path(given[0])))]
+        given[:1] = ["--ckpt_path", str(selected_checkpoint(Path(given[0])))]
     config = parse([*given, _SILENT])
     if config.ckpt_path is None:
         raise RunError("Name a run directory, or give --ckpt_path with the checkpoint to evaluate.")
@@ -167,7 +167,7 @@ def _set_up(data: AttributeDataModule) -> None:
     data.setup()
 
 
-def _selected_checkpoint(run: Path) -> Path:
+def selected_checkpoint(run: Path) -> Path:
     """The checkpoint that was tested: the best one where the run selected by validation data, else the last."""
     by_validation = (run / runs.CONFIG).is_file() and runs.read_config(run).get("selection") != "last"
     selected = run / runs.CHECKPOINTS / (runs.BEST if by_validation else runs.LAST)

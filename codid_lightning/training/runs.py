@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -11,7 +12,9 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
@@ -42,6 +45,8 @@ class Result:
     metrics: dict[str, float] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     git_revision: str | None = None
+    code_checksum: str | None = None
+    data_checksum: str | None = None
     title: str = ""
     schema: int = SCHEMA
 
@@ -196,10 +201,23 @@ def package_versions() -> dict[str, str]:
 
 
 def git_revision() -> str | None:
-    """Git revision of the source tree; None for an installed package."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    """Git revision of the source tree; None for an installed package, also inside somebody's repository."""
+    git = ["git", "-C", str(Path(__file__).parent)]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)  # noqa: S603
+        for command in (["ls-files", "--error-unmatch", Path(__file__).name], ["rev-parse", "HEAD"]):
+            found = subprocess.run([*git, *command], capture_output=True, text=True, timeout=5, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout.strip()
+
+
+@cache
+def code_checksum() -> str:
+    """A hash of the source of both packages: it differs where files were edited after the revision, too."""
+    digest = hashlib.sha256()
+    other = find_spec("datamodules")  # importing it would load torch
+    for folder in (Path(__file__).parents[1], Path(str(other and other.origin)).parent):
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(f"{folder.name}/{file.relative_to(folder).as_posix()}".encode())
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]

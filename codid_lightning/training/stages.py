@@ -111,6 +111,8 @@ def _check_trained(run: Run) -> None:
 
 
 def _fit(run: Run) -> runs.Result:
+    # Before training: afterwards, somebody may have edited the files or made a commit.
+    code = (runs.git_revision(), runs.code_checksum())
     train(run)
     epochs, seconds, metrics = run.trainer.current_epoch, 0.0, dict[str, float]()
     selected: dict[str, Any] = {"model": run.module, "datamodule": run.data, "verbose": False}
@@ -125,13 +127,15 @@ def _fit(run: Run) -> runs.Result:
             metrics |= _metrics(run)
     run.trainer.test(**selected)
     metrics |= _metrics(run)
-    result = _result(run, metrics, epochs, seconds)
+    result = _result(run, metrics, epochs, seconds, code)
     if run.directory is not None and run.trainer.is_global_zero:
         result.write(run.directory)
     return result
 
 
-def _result(run: Run, metrics: dict[str, float], epochs: int, seconds: float) -> runs.Result:
+def _result(
+    run: Run, metrics: dict[str, float], epochs: int, seconds: float, code: tuple[str | None, str]
+) -> runs.Result:
     return runs.Result(
         method=run.config["method"],
         title=run.config["title"],
@@ -145,7 +149,9 @@ def _result(run: Run, metrics: dict[str, float], epochs: int, seconds: float) ->
         selection=run.config["selection"],
         metrics=metrics,
         versions=runs.package_versions(),
-        git_revision=runs.git_revision(),
+        data_checksum=run.data.checksum() if run.trainer.is_global_zero else None,
+        git_revision=code[0],
+        code_checksum=code[1],
     )
 
 

@@ -175,9 +175,9 @@ def load(checkpoint: Path) -> dict[str, Any]:
 
 
 def result(run_dir: Path) -> dict[str, Any]:
-    """What a run found, without how long it took and whether somebody committed meanwhile."""
+    """What a run found, without how long it took and whether somebody edited the code or made a commit meanwhile."""
     found = json.loads((run_dir / "result.json").read_text())
-    return {name: value for name, value in found.items() if name not in ("seconds", "git_revision")}
+    return {name: value for name, value in found.items() if name not in ("seconds", "git_revision", "code_checksum")}
 
 
 def logged(run_dir: Path) -> set[tuple[tuple[str, str], ...]]:

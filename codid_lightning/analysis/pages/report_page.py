@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from codid_lightning.analysis.pages.page import Picture, render
-from codid_lightning.analysis.tables.render import LEGEND, MISSING, TICKS, cell_text, gain_text, headings, label
+from codid_lightning.analysis.tables.render import MISSING, TICKS, cell_text, gain_text, headings, label, legend
 from codid_lightning.analysis.tables.tables import Table
 
 
@@ -12,7 +12,7 @@ def report_page(tables: Sequence[Table], pictures: Sequence[Picture], complaints
     """The whole page."""
     views = [_view(table) for table in tables]
     parts = {"tables": views, "pictures": pictures, "complaints": complaints}
-    return render("report.html.j2", title="Results", legend=LEGEND, missing=MISSING, **parts)
+    return render("report.html.j2", title="Results", legend=legend(tables), missing=MISSING, **parts)
 
 
 def _view(table: Table) -> dict[str, Any]:

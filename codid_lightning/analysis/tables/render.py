@@ -19,6 +19,7 @@ LEGEND = (
     "groups); second line: the paper. The best is bold, the runner-up underlined. * CoDID is better by a paired t-test "
     "at 95 %. † Some held-out groups are missing. – No run, or no finite value."
 )
+ORIGINS = "‡ Some runs are of other code than most on the data set. § Some are of other data."
 MISSING = "–"
 TICKS = {"+": "✓", ".": "✗", "-": "-", " ": ""}  # a space: not known
 
@@ -58,6 +59,7 @@ def escape_latex(text: str) -> str:
     """Escape all characters that are special in TeX."""
     special = {c: f"\\{c}" for c in "&%$#_{}"}
     special |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "↓": r"$\downarrow$"}
+    special |= {"‡": r"$\ddagger$", "§": r"\S{}"}
     special |= {"±": r"$\pm$", "†": r"$\dagger$", "–": "--", "✓": r"$\surd$", "✗": r"$\times$"}
     return "".join(special.get(character, character) for character in text)
 
@@ -83,10 +85,17 @@ def cell_text(cell: TableCell) -> CellText:
     paper = "" if cell.paper is None else cell.column.text(cell.paper.mean) + _spread(cell.column, cell.paper.std)
     if cell.ours is None:
         return CellText(None, paper=paper)
-    marks = "*" * cell.beaten + "†" * cell.ours.partial
+    ours = cell.ours
+    marks = "*" * cell.beaten + "†" * ours.partial + "‡" * ours.other_code + "§" * ours.other_data
     left_out = f" of {cell.ours.all_seeds}" if cell.ours.all_seeds > cell.ours.seeds else ""
     rest = f"{_spread(cell.column, cell.ours.std)}{marks} [{cell.ours.seeds}{left_out}]"
     return CellText(cell.column.text(cell.ours.mean), cell.rank, rest, paper)
+
+
+def legend(tables: Iterable[Table]) -> str:
+    """What the marks of these tables mean."""
+    scores = [cell.ours for table in tables for row in table.rows for cell in row.cells if cell.ours]
+    return f"{LEGEND} {ORIGINS}" if any(s.other_code or s.other_data for s in scores) else LEGEND
 
 
 def gain_text(gain: Gain) -> CellText:
@@ -135,7 +144,7 @@ def label(column: Column) -> str:
     return f"{column.label} ↓" if column.better == "low" else column.label
 
 
-def to_terminal(tables: Iterable[Table], console: Console) -> None:
+def to_terminal(tables: Sequence[Table], console: Console) -> None:
     """Print with rich; a table that is wider than the terminal is printed in parts."""
     for table in tables:
         rows = [_with_choices_in_words(line, table) for line in lines(table, RICH)]
@@ -151,7 +160,7 @@ def to_terminal(tables: Iterable[Table], console: Console) -> None:
                 grid.add_row(*Line(line.lead, line.own[part], line.paper[part]).stacked("\n"))
             console.print(grid)
         console.print(escape_rich(table.note), style="dim")
-    console.print(escape_rich(LEGEND), style="dim")
+    console.print(escape_rich(legend(tables)), style="dim")
 
 
 def _with_choices_in_words(line: Line, table: Table) -> Line:
@@ -182,7 +191,7 @@ def _parts(table: Table, titles: list[str], rows: list[Line], width: int) -> lis
     return parts
 
 
-def to_markdown(tables: Iterable[Table]) -> str:
+def to_markdown(tables: Sequence[Table]) -> str:
     """GitHub-flavoured Markdown."""
     parts = []
     for table in tables:
@@ -192,7 +201,7 @@ def to_markdown(tables: Iterable[Table]) -> str:
         rows = [row + [""] * (len(head) - len(row)) for row in rows]
         grid = "\n".join(f"| {' | '.join(row)} |" for row in rows)
         parts.append(f"## {escape_markdown(table.title)}\n\n{grid}\n\n{escape_markdown(table.note)}\n")
-    return "\n".join([*parts, escape_markdown(LEGEND)]) + "\n"
+    return "\n".join([*parts, escape_markdown(legend(tables))]) + "\n"
 
 
 def to_latex(tables: Iterable[Table]) -> str:
@@ -213,7 +222,7 @@ def _latex_table(table: Table) -> str:
     return "\n".join(
         [
             r"\begin{table}",
-            rf"\caption{{{escape_latex(f'{table.title}. {LEGEND}')}}}",
+            rf"\caption{{{escape_latex(f'{table.title}. {legend([table])}')}}}",
             r"\resizebox{\textwidth}{!}{%",
             rf"\begin{{tabular}}{{l{'c' * len(table.design)}{'r' * len(table.columns)}}}",
             r"\toprule",
@@ -228,18 +237,23 @@ def _latex_table(table: Table) -> str:
     )
 
 
+def _flags(cell: TableCell) -> tuple[bool, ...]:
+    ours = cell.ours
+    return (ours.partial, cell.beaten, ours.other_code, ours.other_data) if ours else ()
+
+
 def to_csv(tables: Iterable[Table]) -> str:
     """CSV with one line per cell and unrounded numbers."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    key_names, flag_names = ("table", "method", "dataset", "metric"), ("partial", "beaten")
+    key_names, flag_names = ("table", "method", "dataset", "metric"), ("partial", "beaten", "other_code", "other_data")
     score_names = ("mean", "std", "seeds", "all_seeds")
     writer.writerow([*key_names, *score_names, *flag_names, "paper_mean", "paper_std"])
     for table in tables:
         for row in table.rows:
             for cell in row.cells:
                 ours = [getattr(cell.ours, name, None) for name in score_names]
-                flags = (int(cell.ours.partial), int(cell.beaten)) if cell.ours else (None,) * 2
+                flags = map(int, _flags(cell)) if cell.ours else [""] * len(flag_names)
                 key = (table.name, row.method, cell.column.dataset, cell.column.metric)
                 writer.writerow([*key, *ours, *flags, *(cell.paper or (None, None))])
     return out.getvalue()

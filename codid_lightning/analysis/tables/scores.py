@@ -35,6 +35,11 @@ class Run:
     config: Mapping[str, Any] = field(default_factory=dict)  # flat, dotted keys; empty where it was not kept
     title: str = ""  # of the method, as its config writes it; empty in runs without one
     undefined: tuple[str, ...] = ()  # metrics that are not finite numbers
+    revision: str | None = None  # of the code, in Git
+    code: str | None = None  # checksum of the code
+    data: str | None = None  # checksum of the data
+    other_code: bool = False  # whether most runs on this data set are of other code
+    other_data: bool = False  # whether most runs with this held-out group are of other data
 
     @property
     def setting(self) -> str:
@@ -49,6 +54,8 @@ class Score:
     by_seed: Mapping[int, float]
     partial: bool = False  # whether no seed has all held-out groups
     all_seeds: int = 0  # seeds that were run; those without a finite value, or without all groups, are left out
+    other_code: bool = False  # whether some of its runs are of other code than most
+    other_data: bool = False  # whether some of its runs are of other data than most
 
     @property
     def mean(self) -> float:
@@ -123,7 +130,14 @@ def read_run(directory: Path) -> Run:
         config=dict(flatten(read_config(directory))) if (directory / CONFIG).is_file() else {},
         title=str(record.get("title") or ""),
         undefined=tuple(name for name in record["metrics"] if name not in metrics),
+        revision=_text(record.get("git_revision")),
+        code=_text(record.get("code_checksum")),
+        data=_text(record.get("data_checksum")),
     )
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -177,5 +191,6 @@ def score(runs: Iterable[Run], dataset: str, method: str, metric: str) -> Score 
     complete = {seed: by_group for seed, by_group in values.items() if set(by_group) == groups}
     chosen = complete or values
     by_seed = {seed: statistics.fmean(chosen[seed].values()) for seed in sorted(chosen)}
-    all_seeds = {run.seed for run in here if run.method == method}
-    return Score(by_seed, partial=not complete, all_seeds=len(all_seeds))
+    own = [run for run in here if run.method == method]
+    marks = {name: any(getattr(run, name) for run in own) for name in ("other_code", "other_data")}
+    return Score(by_seed, partial=not complete, all_seeds=len({run.seed for run in own}), **marks)

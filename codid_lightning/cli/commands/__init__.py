@@ -20,11 +20,17 @@ def help_or_arguments(args: list[str] | None, usage: str) -> list[str] | None:
 
 def without_path(arguments: list[str], name: str) -> tuple[list[str], Path | None]:
     """The arguments without an option of the command that LightningCLI does not have, and the file it names."""
+    others, value = without_option(arguments, name, "the name of a file")
+    return others, None if value is None else Path(value)
+
+
+def without_option(arguments: list[str], name: str, what: str = "a value") -> tuple[list[str], str | None]:
+    """The arguments without an option of the command that LightningCLI does not have, and its value."""
     for i, argument in enumerate(arguments):
         if argument.startswith(f"{name}="):
-            return arguments[:i] + arguments[i + 1 :], Path(argument.partition("=")[2])
+            return arguments[:i] + arguments[i + 1 :], argument.partition("=")[2]
         if argument == name:
             if i + 1 == len(arguments):
-                raise RunError(f"{name} needs the name of a file.")
-            return arguments[:i] + arguments[i + 2 :], Path(arguments[i + 1])
+                raise RunError(f"{name} needs {what}.")
+            return arguments[:i] + arguments[i + 2 :], arguments[i + 1]
     return arguments, None

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from codid_lightning.analysis.tables import build_tables, load_runs, not_shown, one_setting_each
+from codid_lightning.analysis.tables import build_tables, load_runs, marked, not_shown, one_setting_each
 from codid_lightning.analysis.tables.render import to_terminal
 from codid_lightning.experiments.launchers import OUTPUT, Outcome, make_engine
 from codid_lightning.experiments.matrix import Experiment, Forecast, Matrix, Rule, cells_of, run_cells
@@ -87,9 +87,10 @@ def _report(cells: Sequence[Experiment], console: Console) -> None:
     if finished:
         found, complaints = load_runs(finished)
         kept, set_aside = one_setting_each(found)
+        kept, origins = marked(kept)
         tables = build_tables(kept)
         to_terminal(tables, console)
-        for complaint in (*complaints, *set_aside, *not_shown(kept, tables)):
+        for complaint in (*complaints, *set_aside, *origins, *not_shown(kept, tables)):
             console.print(complaint, style="yellow", markup=False)
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from codid_lightning.analysis.figures.results import FigureError, complexity, learning_curves, robustness, sensitivity
 from codid_lightning.analysis.pages.page import Picture, saved_pictures, to_picture
 from codid_lightning.analysis.pages.report_page import report_page
-from codid_lightning.analysis.tables import Run, build_tables, load_runs, not_shown, one_setting_each
+from codid_lightning.analysis.tables import Run, build_tables, load_runs, marked, not_shown, one_setting_each
 from codid_lightning.analysis.tables.names import dataset_title
 from codid_lightning.analysis.tables.render import to_csv, to_latex, to_markdown, to_terminal
 from codid_lightning.training.runs import read_result, write_output
@@ -29,9 +29,10 @@ def main(args: list[str] | None = None) -> int:
     options = _parser().parse_args(args)
     runs, complaints = load_runs(options.runs)
     kept, set_aside = one_setting_each(runs)
+    kept, origins = marked(kept)
     tables = build_tables(kept, options.datasets)
     shown = [run for run in kept if options.datasets is None or run.dataset in options.datasets]
-    complaints += [*set_aside, *not_shown(shown, tables)]
+    complaints += [*set_aside, *origins, *not_shown(shown, tables)]
     for complaint in complaints:
         print(f"codid report: {complaint}", file=sys.stderr)
     if not tables:

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from codid_lightning.clustering import Clustering
 from codid_lightning.errors import RunError
+from codid_lightning.methods import checkpoints
 from codid_lightning.methods.base import DisentanglementModule
 from codid_lightning.methods.codid.adaptation import (
     Adaptation,
@@ -136,9 +137,9 @@ class CoDID(DisentanglementModule):
             map_location: Where tensors go, as in `torch.load`.
             **kwargs: Arguments that replace the checkpoint's, and those of Lightning's method.
         """
-        saved = torch.load(checkpoint_path, map_location="cpu", weights_only=True)
+        saved = checkpoints.read(checkpoint_path)
         parts = parts_of_checkpoint(saved, given=kwargs)
-        return super().load_from_checkpoint(checkpoint_path, map_location, **{**parts, **kwargs, "weights_only": True})
+        return super().load_from_checkpoint(checkpoint_path, map_location, **{**parts, **kwargs})
 
     # ----------------------------------------------------------------------------------------------- Algorithm 1
 

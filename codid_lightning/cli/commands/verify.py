@@ -1,0 +1,67 @@
+"""`codid verify`: whether the result of a run is what its checkpoint gives."""
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from codid_lightning.analysis.verification import TOLERANCE, Verification, verify
+from codid_lightning.cli.commands import help_or_arguments, without_option
+from codid_lightning.errors import RunError
+
+USAGE = f"""usage: codid verify RUN_DIRECTORY [--tolerance NUMBER] [--key value ...]
+
+Tests the checkpoint that a run selected once more, compares every test metric with the run's result.json, and data,
+config and code with the checksums there. The exit code is 1 if a metric, the data or the config differs. Code may
+differ: the metrics show whether it matters.
+
+  --tolerance    how much a metric may differ; default {TOLERANCE}. Another number of threads or another device changes
+                 the last digits of the logits, and thereby, seldom, a prediction.
+  --key value    any argument of `codid test`, for example --data.init_args.root"""
+
+
+def main(args: list[str] | None = None) -> int:
+    """Test, compare, print."""
+    arguments = help_or_arguments(args, USAGE)
+    if arguments is None:
+        return 0
+    arguments, text = without_option(arguments, "--tolerance")
+    if not arguments or arguments[0].startswith("-"):
+        raise RunError("codid verify needs a run directory as its first argument.")
+    tolerance = TOLERANCE if text is None else _number(text)
+    found = verify(Path(arguments[0]), arguments[1:])
+    Console().print(_table(found, tolerance))
+    different, changed = found.different(tolerance), found.changed()
+    for what in changed:
+        before, now = found.checksums[what]
+        print(f"The {what} differs: the checksum was {before}, is {now}.", file=sys.stderr)
+    for what, (before, _) in found.checksums.items():
+        if before is None:
+            print(f"There is no checksum of the {what} to compare with.", file=sys.stderr)
+    wrong = len(different)
+    print(
+        f"{len(found.metrics) - wrong} of {len(found.metrics)} test metrics are confirmed by {found.checkpoint.name}."
+    )
+    if found.others:
+        print(f"{found.others} other metrics of the result are not of a test: training, validation, codid evaluate.")
+    return int(bool(different or {*changed} & {"data", "config"}))
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < 1:
+        raise RunError(f"--tolerance is {text}; it must be a number from 0 to below 1.")
+    return number
+
+
+def _table(found: Verification, tolerance: float) -> Table:
+    table = Table("metric", "result.json", "checkpoint", "")
+    for metric in found.metrics:
+        recorded = "-" if metric.recorded is None else f"{metric.recorded:.6f}"
+        verdict = "equal" if metric.equal(tolerance) else "differs"
+        table.add_row(metric.name, recorded, f"{metric.recomputed:.6f}", verdict)
+    return table
