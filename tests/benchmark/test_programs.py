@@ -40,7 +40,7 @@ SMALL = {
     "trap": ("--root {cmnist} --seeds 0 --reconstruction 1.1 --output {out}/found.csv", "found.csv"),
 }
 SLOW = {"architecture", "overhead", "step"}
-IN_TESTS_BELOW = {"adaptive", "compare", "compat", "groupings", "mutation", "selection"}
+IN_TESTS_BELOW = {"adaptive", "compare", "compat", "groupings", "mutation", "refinements", "selection"}
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -109,6 +109,9 @@ def test_selection_compares_methods_with_an_accepted_counterfactual_run(start, t
     start("selection", tmp_path / "runs", "--output", tmp_path / "found.csv")
     (row,) = rows.rows_of(tmp_path / "found.csv")
     assert row["method"] == "counterfactual"
+    start("refinements", tmp_path / "runs", "--output", tmp_path / "found.md")
+    lines = (tmp_path / "found.md").read_text().splitlines()
+    assert [line.split(" | ")[0] for line in lines if line.startswith("| ")][0] == "| epoch"
     assert 0 <= float(row["worst_a1_a2"]) <= float(row["balanced_a1_a2"]) <= 1
 
 
