@@ -42,13 +42,7 @@ def refinements(run: Run) -> dict[int, dict[str, float]]:
                     found.setdefault(int(row["epoch"]), {c: float(row[c] or "nan") for c in COLUMNS if c in row})
     if not found:
         return {}
-    every = int(
-        next(
-            value
-            for key, value in run.config.items()
-            if key.endswith((".discovery.every", ".discovery.init_args.every"))
-        )
-    )
+    every = int(next(value for key, value in run.config.items() if ".discovery." in key and key.endswith(".every")))
     first = min(found)
     return {epoch: scores for epoch, scores in sorted(found.items()) if (epoch - first) % every == 0}
 

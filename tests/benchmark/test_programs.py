@@ -109,10 +109,18 @@ def test_selection_compares_methods_with_an_accepted_counterfactual_run(start, t
     start("selection", tmp_path / "runs", "--output", tmp_path / "found.csv")
     (row,) = rows.rows_of(tmp_path / "found.csv")
     assert row["method"] == "counterfactual"
-    start("refinements", tmp_path / "runs", "--output", tmp_path / "found.md")
-    lines = (tmp_path / "found.md").read_text().splitlines()
-    assert [line.split(" | ")[0] for line in lines if line.startswith("| ")][0] == "| epoch"
     assert 0 <= float(row["worst_a1_a2"]) <= float(row["balanced_a1_a2"]) <= 1
+
+
+def test_refinements_are_rows_of_a_table(start, tmp_path):
+    config = ROOT / "configs" / "toy_nine_modes" / "codid.yaml"
+    quick = ("--trainer.max_epochs=4", "--trainer.enable_progress_bar=false", "--data.samples_per_mode=50")
+    schedule = ("--model.discovery.start=1", "--model.discovery.every=2", "--model.discovery.until=4")
+    assert codid("fit", "-c", config, *quick, *schedule, "--run_dir", tmp_path / "runs" / "one") == 0
+    start("refinements", tmp_path / "runs", "--output", tmp_path / "found.md")
+    rows_found = [line.split(" | ") for line in (tmp_path / "found.md").read_text().splitlines() if line[:2] == "| "]
+    assert [row[0] for row in rows_found] == ["| epoch", "| 1", "| 3"]
+    assert all(0 < float(row[1]) <= 1 for row in rows_found[1:])
 
 
 def test_compat_counts_the_tests_of_an_environment(monkeypatch, tmp_path):
