@@ -49,6 +49,11 @@ _PLACE_PLUGINS = ("CheckpointIO", "Environment")  # how their names end
 # `data.init_args.root` is a place for the public data sets: their files are the same everywhere. For own data, and for
 # classes of users, another folder is another data set.
 _PUBLIC_DATA, _OWN_DATA = "datamodules", {"OwnArrays", "OwnImages"}
+# Keys whose values are places of this machine, at any depth of a config.
+_PLACES = {
+    "config", "run_dir", "ckpt_path", "default_root_dir", "root", "file", "partition", "save_dir", "dirpath",
+    "directory", "dir", "log_dir", "checkpoint_path",
+}  # fmt: skip
 # Of the reference partition only the content counts, which a resolved config adds to the path: `cells.npz@0123...`.
 _PARTITION = "data.init_args.partition"
 
@@ -64,6 +69,22 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     old, new = _experiment(before), _experiment(after)
     changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
     return ", ".join(f"{key} was {old.get(key)}, is {new.get(key)}" for key in changed[:5])
+
+
+def shareable(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config without places: keys that hold one are left out, and other values that are paths become `(path)`.
+
+    What is shown to others has no use for folders of this machine, whose names may be nobody's business.
+    """
+    return {key: _without_paths(value) for key, value in config.items() if key not in _PLACES}
+
+
+def _without_paths(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return shareable(value)
+    if isinstance(value, list | tuple):
+        return [_without_paths(entry) for entry in value]
+    return "(path)" if isinstance(value, str) and ("/" in value or "\\" in value) else value
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import netrc
 import os
@@ -15,14 +16,29 @@ from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_warn
 
+from codid_lightning.training.identity import shareable
+
 CSV, WANDB = "lightning.pytorch.loggers.CSVLogger", "lightning.pytorch.loggers.WandbLogger"
 TENSORBOARD = "lightning.pytorch.loggers.TensorBoardLogger"
 
 
+# What W&B would record besides what is logged: the command line, folders, the user's and the machine's name, the Git
+# remote, console output and packages.
+_PRIVATE: dict[str, Any] = {
+    "console": "off", "disable_git": True, "disable_code": True, "host": "-", "x_disable_meta": True,
+    "x_disable_machine_info": True, "x_save_requirements": False,
+}  # fmt: skip
+
+
 class FaultTolerantWandbLogger(WandbLogger):
-    """A W&B logger whose errors do not end the training: it then logs offline or not at all."""
+    """A W&B logger whose errors do not end the training: it then logs offline or not at all.
+
+    It records what is logged, and nothing about the machine or the user; `settings` of one's own replace that.
+    """
 
     def __init__(self, **kwargs: Any) -> None:
+        if kwargs.get("settings") is None:
+            kwargs["settings"] = dict(_PRIVATE)
         super().__init__(**kwargs)
         self.arguments = kwargs
         self.replacement: Any = None  # W&B's run after a failure
@@ -42,6 +58,10 @@ class FaultTolerantWandbLogger(WandbLogger):
         except Exception:
             self.replacement = _disabled_run()
         return self.replacement
+
+    def log_hyperparams(self, params: Any) -> None:
+        """Log hyperparameters, without places."""
+        super().log_hyperparams(shareable(vars(params) if isinstance(params, argparse.Namespace) else params))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log numbers; after the first failure, only the CSV file gets them."""

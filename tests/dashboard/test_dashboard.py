@@ -19,6 +19,7 @@ from codid_lightning.analysis.dashboard.callback import Dashboard
 from codid_lightning.cli.main import main
 from codid_lightning.experiments.spaces import read_space
 from codid_lightning.training import loggers, resolve, runs
+from codid_lightning.training.identity import shareable
 from tests.dashboard.wandb_file import OfflineRun, read_run
 
 START = "--model.discovery.start=0"  # for runs of few epochs
@@ -87,7 +88,7 @@ def test_looking_changes_nothing(offline, plain: dict[str, Any]) -> None:
 def test_runs_are_grouped_and_know_their_config(offline) -> None:
     directory, run = offline
     assert (run.name, run.group) == ("toy-codid-seed0", "toy-codid")
-    config = runs.read_config(directory)
+    config = shareable(runs.read_config(directory))
     for key in ("dataset", "method", "seed_everything", "model", "data"):
         assert run.config[key] == config[key]
 

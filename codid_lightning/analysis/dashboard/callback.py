@@ -21,6 +21,7 @@ from codid_lightning.methods.base import DisentanglementModule
 from codid_lightning.methods.hardware import to_module
 from codid_lightning.metrics.base import subsample
 from codid_lightning.training import runs
+from codid_lightning.training.identity import shareable
 
 if TYPE_CHECKING:
     from codid_lightning.methods.codid.module import CoDID
@@ -57,7 +58,7 @@ class Dashboard(Callback):
         self.shown = len(history_of(trainer))
         run = self._run(trainer)
         if trainer.is_global_zero and run is not None and (run / runs.CONFIG).is_file():
-            config = runs.read_config(run)
+            config = shareable(runs.read_config(run))
             self._show(trainer, lambda board: board.config(config))
 
     def on_train_batch_end(

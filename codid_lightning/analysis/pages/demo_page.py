@@ -1,7 +1,6 @@
 """The page that `codid demo` writes: accuracies, a picture and where the runs are."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from codid_lightning.analysis.pages.page import PageTable, Picture, render, row
 
@@ -11,7 +10,7 @@ def demo_page(
     tests: Sequence[str],
     scores: Mapping[str, Sequence[float]],
     picture: Picture,
-    runs: Mapping[str, Path],
+    runs: Mapping[str, str],
 ) -> str:
     """The whole page.
 
@@ -20,7 +19,7 @@ def demo_page(
         tests: Titles of the test sets.
         scores: Accuracies in % on the test sets, by method.
         picture: Pictures of the tests, and the accuracies.
-        runs: Run directories, by method.
+        runs: Run directories as seen from the page, by method.
     """
     rows = [row(method, *(f"{score:.1f}" for score in own)) for method, own in scores.items()]
     table = PageTable(("right answers in %", *tests), rows)

@@ -63,7 +63,7 @@ def to_picture(caption: str, figure: Figure, dpi: int = 150) -> Picture:
     return Picture(caption, content.getvalue())
 
 
-def saved_pictures(directories: Iterable[Path]) -> list[Picture]:
-    """The PNG files in the `figures` folders of run directories."""
-    files = sorted(file for directory in directories for file in (directory / "figures").glob("*.png"))
-    return [Picture(f"{file.stem} ({file.parent.parent.name})", file.read_bytes()) for file in files]
+def saved_pictures(directories: Iterable[tuple[str, Path]]) -> list[Picture]:
+    """The PNG files in the `figures` folders of run directories, each given after what to call its run."""
+    files = sorted((file, name) for name, folder in directories for file in (folder / "figures").glob("*.png"))
+    return [Picture(f"{file.stem} ({name})", file.read_bytes()) for file, name in files]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -124,7 +125,7 @@ def _present(directories: Mapping[str, Path], root: Path, console: Console) -> N
     explanation = EXPLANATION.format(codid=codid, unlabelled=UNLABELLED)
     if readings:
         explanation += f" It found {', '.join(readings)}, where 1 is training's correlation and -1 the reverse."
-    runs_by_title = {method_title(method): directory for method, directory in directories.items()}
+    runs_by_title = {method_title(m): os.path.relpath(directory, root) for m, directory in directories.items()}
     text = demo_page(explanation, titles, scores, to_picture(QUESTION, figure), runs_by_title)
     with runs.replacing(root / REPORT) as part:
         part.write_text(text, encoding="utf-8")

@@ -1,6 +1,7 @@
 """`codid report`: make the paper's tables from run directories."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -45,7 +46,7 @@ def main(args: list[str] | None = None) -> int:
         ".md": lambda: to_markdown(tables),
         ".tex": lambda: to_latex(tables),
         ".csv": lambda: to_csv(tables),
-        ".html": lambda: report_page(tables, _pictures(runs), complaints),
+        ".html": lambda: report_page(tables, _pictures(runs), [_without_places(c, options.runs) for c in complaints]),
         ".json": lambda: _results(shown),
     }
     return _write(Path(options.output), writers)
@@ -91,4 +92,18 @@ def _pictures(runs: Sequence[Run]) -> list[Picture]:
                 pictures.append(to_picture(f"{dataset_title(dataset)}: {caption}", draw(directories)))
             except FigureError:  # the runs do not have what it needs
                 continue
-    return pictures + saved_pictures(run.directory for run in runs)
+    named = [(" ".join(_words(run)), run.directory) for run in runs]
+    return pictures + saved_pictures(named)
+
+
+def _words(run: Run) -> list[str]:
+    group = [] if run.group is None else [f"group {run.group}"]
+    return [run.method, "on", f"{dataset_title(run.dataset)},", f"seed {run.seed}", *group]
+
+
+def _without_places(complaint: str, given: Sequence[str]) -> str:
+    """The message with paths as seen from the folders that were given: a page may be handed on."""
+    for path in given:
+        for root in {str(Path(path).resolve()), path}:
+            complaint = complaint.replace(f"{root}{os.sep}", "").replace(root, "the run")
+    return complaint
