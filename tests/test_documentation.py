@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from codid_lightning.cli.commands.figure import FIGURES
+from codid_lightning.cli.arguments import FIGURES
 from codid_lightning.cli.console import COMMANDS, TRAINER_COMMANDS
 from codid_lightning.training import resolve
 from tests.commands import codid

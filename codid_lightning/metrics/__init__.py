@@ -1,53 +1,61 @@
 """Metrics. Each is a function of all samples and a torchmetrics class that collects batches and calls it.
 
 They complete torchmetrics, which has accuracy and macro F1. Information is measured in bits.
+
+Names are imported on first use.
 """
 
-from codid_lightning.metrics.base import SampleMetric
-from codid_lightning.metrics.clustering import (
-    ClusterAccuracy,
-    ModeScores,
-    Silhouette,
-    SubclusterAccuracy,
-    adjusted_rand_index,
-    cluster_accuracy,
-    mode_scores,
-    normalized_mutual_information,
-    silhouette,
-    subcluster_accuracy,
-)
-from codid_lightning.metrics.disentanglement import (
-    InformativenessError,
-    NeighbourInformation,
-    informativeness_error,
-    neighbour_information,
-)
-from codid_lightning.metrics.groups import CellAccuracy, WorstGroupAccuracy, group_accuracies, worst_group_accuracy
-from codid_lightning.metrics.information import (
-    ConditionalEntropy,
-    ConditionalInformation,
-    DependentShare,
-    MutualInformation,
-    VariationOfInformation,
-    chi_squared_tests,
-    conditional_entropy,
-    conditional_information,
-    dependent_share,
-    entropy,
-    holm,
-    information_null,
-    mutual_information,
-    normalized_information,
-    variation_of_information,
-)
-from codid_lightning.metrics.probes import (
-    ProbeAccuracy,
-    ProbeInformation,
-    held_out_log_probs,
-    probe_accuracy,
-    probe_information,
-)
-from codid_lightning.metrics.shift import ADistance, a_distance
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from codid_lightning.metrics.base import SampleMetric
+    from codid_lightning.metrics.clustering import (
+        ClusterAccuracy,
+        ModeScores,
+        Silhouette,
+        SubclusterAccuracy,
+        adjusted_rand_index,
+        cluster_accuracy,
+        mode_scores,
+        normalized_mutual_information,
+        silhouette,
+        subcluster_accuracy,
+    )
+    from codid_lightning.metrics.disentanglement import (
+        InformativenessError,
+        NeighbourInformation,
+        informativeness_error,
+        neighbour_information,
+    )
+    from codid_lightning.metrics.groups import CellAccuracy, WorstGroupAccuracy, group_accuracies, worst_group_accuracy
+    from codid_lightning.metrics.information import (
+        ConditionalEntropy,
+        ConditionalInformation,
+        DependentShare,
+        MutualInformation,
+        VariationOfInformation,
+        chi_squared_tests,
+        conditional_entropy,
+        conditional_information,
+        dependent_share,
+        entropy,
+        holm,
+        information_null,
+        mutual_information,
+        normalized_information,
+        variation_of_information,
+    )
+    from codid_lightning.metrics.probes import (
+        ProbeAccuracy,
+        ProbeInformation,
+        held_out_log_probs,
+        probe_accuracy,
+        probe_information,
+    )
+    from codid_lightning.metrics.shift import ADistance, a_distance
 
 __all__ = [
     "ADistance",
@@ -92,3 +100,58 @@ __all__ = [
     "variation_of_information",
     "worst_group_accuracy",
 ]
+
+_HOMES = {
+    "SampleMetric": "base",
+    **dict.fromkeys(
+        (
+            "ClusterAccuracy",
+            "ModeScores",
+            "Silhouette",
+            "SubclusterAccuracy",
+            "adjusted_rand_index",
+            "cluster_accuracy",
+            "mode_scores",
+            "normalized_mutual_information",
+            "silhouette",
+            "subcluster_accuracy",
+        ),
+        "clustering",
+    ),
+    **dict.fromkeys(
+        ("InformativenessError", "NeighbourInformation", "informativeness_error", "neighbour_information"),
+        "disentanglement",
+    ),
+    **dict.fromkeys(("CellAccuracy", "WorstGroupAccuracy", "group_accuracies", "worst_group_accuracy"), "groups"),
+    **dict.fromkeys(
+        (
+            "ConditionalEntropy",
+            "ConditionalInformation",
+            "DependentShare",
+            "MutualInformation",
+            "VariationOfInformation",
+            "chi_squared_tests",
+            "conditional_entropy",
+            "conditional_information",
+            "dependent_share",
+            "entropy",
+            "holm",
+            "information_null",
+            "mutual_information",
+            "normalized_information",
+            "variation_of_information",
+        ),
+        "information",
+    ),
+    **dict.fromkeys(
+        ("ProbeAccuracy", "ProbeInformation", "held_out_log_probs", "probe_accuracy", "probe_information"), "probes"
+    ),
+    **dict.fromkeys(("ADistance", "a_distance"), "shift"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -33,13 +33,14 @@ SMALL = {
     "resumes": ("--points 1 --ranks 1 --workers 0 --root {out}/new/folder --output {out}/found.md", "found.md"),
     "scalings": ("--data {series} --epochs 1 --seeds 0 --root {out}/runs --output {out}/found.md", "found.md"),
     "splits": ("--root {cmnist} --epochs 3 --start 1 --every 1 --seeds 0 --output {out}/found.md", "found.md"),
+    "startup": ("--repeats 1 --fits 1", None),
     "step": ("--repeats 1 --clusters 2", None),
     "strengths": ("--root {out}/runs --only coral --epochs 1 --output {out}/found.csv", "found.csv"),
     "tables": ("--root {cmnist} --seeds 0 --epochs 4 --output {out}/found.md", "found.md"),
     "toy_settings": ("--only toy_base --output {out}/found.csv", "found.csv"),
     "trap": ("--root {cmnist} --seeds 0 --reconstruction 1.1 --output {out}/found.csv", "found.csv"),
 }
-SLOW = {"architecture", "overhead", "step"}
+SLOW = {"architecture", "overhead", "startup", "step"}
 IN_TESTS_BELOW = {"adaptive", "compare", "compat", "groupings", "mutation", "refinements", "selection"}
 
 pytestmark = pytest.mark.filterwarnings("ignore")

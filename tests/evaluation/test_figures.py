@@ -17,7 +17,7 @@ from codid_lightning.analysis.figures.embedding import evenly
 from codid_lightning.analysis.figures.results import FigureError
 from codid_lightning.analysis.figures.style import COLORS, value_colors
 from codid_lightning.analysis.modes import discover
-from codid_lightning.cli.commands.figure import FIGURES
+from codid_lightning.cli.arguments import FIGURES
 from codid_lightning.cli.main import main
 from codid_lightning.training.callbacks.snapshots import Snapshot, read_snapshots
 from codid_lightning.training.runs import read_result

@@ -15,36 +15,17 @@ from codid_lightning.analysis.adaptation import CANDIDATES, Place
 from codid_lightning.analysis.evaluation import LoadedRun
 from codid_lightning.analysis.figures.adaptation import adaptation as draw
 from codid_lightning.analysis.figures.style import save
-from codid_lightning.cli.commands import help_or_arguments
 from codid_lightning.errors import RunError
 from codid_lightning.methods.codid.adaptation import FILE, Adaptation
 from codid_lightning.methods.codid.module import CoDID
 from codid_lightning.training.runs import replacing, writable
 
 MAX_ROWS = 24  # of the table of modes; the JSON has all of them
-USAGE = f"""usage: codid adapt RUN --data TEST_SET|FILE|CONFIG [--samples N] [--output FILE] [--key value ...]
-
-Adapts a model with `model.mode_loss: PriorInLogits` to a place of use. From unlabelled samples of it, the command
-estimates how modes of the first attribute and the other attributes correlate there, prints and draws what changed, and
-writes {FILE} beside the checkpoint. Labels of the first attribute are never read.
-`codid test` and `codid predict` use the result with `--adapted true`, or `--adapted FILE`.
-
-  --data            a test set of the run, such as test3; a table or arrays of your own (.csv, .tsv, .parquet, .npz); or
-                    a data config (.yaml)
-  --split           the test set of a data config, where it has several
-  --samples         use a random part of so many samples; default: all, but at most {analysis.MAX_SAMPLES}
-  --seed            of this part; default: 0
-  --predict_others  true: predict the other attributes, even where they are given
-  --output          the JSON file; the figure lies beside it as .png; default: {FILE} at the checkpoint
-  --key value       any argument of `codid test`, for example --data.root"""
 
 
-def main(args: list[str] | None = None) -> int:
+def main(args: list[str]) -> int:
     """Adapt, write, print and draw."""
-    arguments = help_or_arguments(args, USAGE)
-    if arguments is None:
-        return 0
-    options, rest = _parser().parse_known_args(arguments)
+    options, rest = _parser().parse_known_args(args)
     if options.output is not None and options.output.suffix != ".json":
         raise RunError(f"--output is {options.output}; it should end in .json.")
     run, place = analysis.load(rest, options.data, options.split)

@@ -20,14 +20,14 @@ from codid_lightning.training.config_files import packaged_configs
 from codid_lightning.training.runs import make_folder
 
 
-def main(args: list[str] | None = None) -> int:
+def main(args: list[str]) -> int:
     """Run the experiments that have no result yet; the exit code is 1 if a run failed."""
     parser = ArgumentParser(prog="codid benchmark", description=__doc__, exit_on_error=False)
     parser.add_argument("-c", "--config", action="config", help="The matrix, for example benchmarks/quick.yaml.")
     parser.add_argument("--dry_run", action="store_true", help="List what would run, and stop.")
     matrix_fields = parser.add_class_arguments(Matrix)
     engine_fields = parser.add_function_arguments(make_engine)
-    options = parser.parse_args(packaged_configs(sys.argv[2:] if args is None else args))
+    options = parser.parse_args(packaged_configs(args))
     options.rules = [Rule(**vars(rule)) for rule in options.rules]
     cells = cells_of(Matrix(**{name: options[name] for name in matrix_fields}))
     console = Console()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -18,26 +17,12 @@ from codid_lightning.training.runs import writable
 from datamodules.base import AttributeDataModule
 from datamodules.correlated import CorrelatedDataModule
 
-USAGE = """usage: codid data summary -c CONFIG [--data.key value ...] [--output FILE]
-       codid data summary --data CLASS [--data.key value ...] [--output FILE]
 
-Prints shapes, the samples of every attribute value and mode in each split, I(a1; a2) and, where modes are known, the
-hidden correlation I(m1; a2 | a1), and draws samples. Downloads what is missing, as `codid fit` would.
-
-  -c CONFIG       any config with a data section, for example configs/colored_digits/codid.yaml
-  --data CLASS    a data set by name, for example ColoredDigits
-  --data.KEY      an argument of the data set, for example --data.root; all: codid fit --data.help ColoredDigits
-  --output FILE   where the picture goes (png, pdf, svg); default: <data set>-samples.png"""
-
-
-def main(args: list[str] | None = None) -> int:
+def main(args: list[str]) -> int:
     """Build the data, print tables, draw samples."""
-    command, *arguments = (sys.argv[2:] if args is None else args) or ["--help"]
-    if command not in ("summary", "-h", "--help"):
+    command, *arguments = args
+    if command != "summary":
         raise argparse.ArgumentError(None, f"`codid data` has one command, `summary`, not `{command}`.")
-    if command != "summary" or not arguments or {"-h", "--help"} & set(arguments):
-        print(USAGE)
-        return 0
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--output", type=Path)
     options, rest = parser.parse_known_args(arguments)

@@ -11,7 +11,6 @@ from statistics import fmean
 from typing import cast
 
 import torch
-from jsonargparse import ArgumentParser
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -23,6 +22,7 @@ from codid_lightning.analysis.figures.style import save
 from codid_lightning.analysis.pages.demo_page import demo_page
 from codid_lightning.analysis.pages.page import to_picture
 from codid_lightning.analysis.tables.names import method_title
+from codid_lightning.cli.arguments import demo_parser
 from codid_lightning.experiments.launchers import OUTPUT, LocalEngine, Outcome, cores
 from codid_lightning.experiments.matrix import Experiment, Matrix, Rule, cells_of
 from codid_lightning.methods.codid.module import CoDID
@@ -46,11 +46,9 @@ EXPLANATION = (
 )
 
 
-def main(args: list[str] | None = None) -> int:
+def main(args: list[str]) -> int:
     """Train what has no result yet, adapt, print the table, write figure and report."""
-    parser = ArgumentParser(prog="codid demo", description=__doc__, exit_on_error=False)
-    parser.add_argument("--output", type=Path, default=Path("runs/demo"), help="Folder for runs, figure and report.")
-    root: Path = parser.parse_args(args).output
+    root: Path = demo_parser().parse_args(args).output
     rule = Rule(set=SETTINGS)
     cells = cells_of(Matrix(datasets=["glyphs"], methods=list(METHODS), rules=[rule], root=str(root)))
     runs.make_folder(root, "--output")

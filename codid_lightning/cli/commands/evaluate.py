@@ -8,29 +8,16 @@ from rich.table import Table
 
 from codid_lightning.analysis.evaluation import evaluate, load_run, record
 from codid_lightning.analysis.modes import reference_cells
-from codid_lightning.cli.commands import help_or_arguments, without_path
+from codid_lightning.cli.arguments import without_path
 from codid_lightning.errors import RunError
 from codid_lightning.training.loading import LoadedRun
 from codid_lightning.training.runs import replacing, writable
 from datamodules.partition import write_partition
 
-USAGE = """usage: codid evaluate RUN_DIRECTORY [--partition FILE] [--key value ...]
-       codid evaluate -c CONFIG ... --ckpt_path CHECKPOINT [--partition FILE] [--key value ...]
 
-Computes accuracy, worst groups, leakage, MI, DCI-I, A-distance and cluster scores of a trained run, prints them and
-adds them to the run's result.json, from which `codid report` makes tables.
-
-  --partition    write instead the run's cells of the validation samples (its mode of the first attribute, and the value
-                 of the second) to this .npz file, which other runs take as data.partition
-  --key value    any argument of `codid test`, for example --data.root"""
-
-
-def main(args: list[str] | None = None) -> int:
+def main(args: list[str]) -> int:
     """Evaluate, print, record."""
-    arguments = help_or_arguments(args, USAGE)
-    if arguments is None:
-        return 0
-    arguments, partition = without_path(arguments, "--partition")
+    arguments, partition = without_path(args, "--partition")
     if partition is not None and partition.suffix != ".npz":
         raise RunError(f"--partition is {partition}; it must end in .npz.")
     run = load_run(arguments)

@@ -9,7 +9,7 @@ from jsonargparse import ArgumentParser
 from datamodules.canine_prepare import SamClip, prepare
 
 
-def main(args: list[str] | None = None) -> int:
+def main(args: list[str]) -> int:
     """Parse, prepare, say what could not be prepared."""
     parser = ArgumentParser(prog="codid prepare", description=__doc__, exit_on_error=False)
     commands = parser.add_subcommands()

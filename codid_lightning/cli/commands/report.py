@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from jsonargparse import ArgumentParser
 from rich.console import Console
 
 from codid_lightning.analysis.figures.results import FigureError, complexity, learning_curves, robustness, sensitivity
@@ -15,6 +14,7 @@ from codid_lightning.analysis.pages.report_page import report_page
 from codid_lightning.analysis.tables import Run, build_tables, load_runs, marked, not_shown, one_setting_each
 from codid_lightning.analysis.tables.names import dataset_title
 from codid_lightning.analysis.tables.render import to_csv, to_latex, to_markdown, to_terminal
+from codid_lightning.cli.arguments import report_parser
 from codid_lightning.training.runs import read_result, write_output
 
 FIGURES = {
@@ -25,9 +25,9 @@ FIGURES = {
 }
 
 
-def main(args: list[str] | None = None) -> int:
+def main(args: list[str]) -> int:
     """Print or write the tables; messages about other runs go to the standard error."""
-    options = _parser().parse_args(args)
+    options = report_parser().parse_args(args)
     runs, complaints = load_runs(options.runs)
     kept, set_aside = one_setting_each(runs)
     kept, origins = marked(kept)
@@ -50,20 +50,6 @@ def main(args: list[str] | None = None) -> int:
         ".json": lambda: _results(shown),
     }
     return _write(Path(options.output), writers)
-
-
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(prog="codid report", description=__doc__, exit_on_error=False)
-    parser.add_argument("runs", type=str, nargs="+", help="Run directories, or folders above them.")
-    parser.add_argument(
-        "--output",
-        type=str | None,
-        default=None,
-        help="File to write: .md (Markdown), .tex (LaTeX), .csv, .html (with figures) or .json (all results); default: "
-        "the terminal.",
-    )
-    parser.add_argument("--datasets", type=str, nargs="+", help="Data sets to show; default: those with runs.")
-    return parser
 
 
 def _write(output: Path, writers: Mapping[str, Callable[[], str]]) -> int:

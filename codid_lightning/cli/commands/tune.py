@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import Iterable, Sequence
 
 from jsonargparse import ArgumentParser
@@ -28,13 +27,13 @@ from codid_lightning.analysis.figures import tuning
 from codid_lightning.experiments.search import Search
 
 
-def main(args: list[str] | None = None) -> int:
+def main(args: list[str]) -> int:
     """Run the trials that are missing; the exit code is 1 if a process failed."""
     parser = ArgumentParser(prog="codid tune", description=__doc__, exit_on_error=False)
     search_fields = parser.add_class_arguments(Search, skip={"arguments"})
     parser.add_argument("--limit", type=int | None, default=None, help="Stop after so many trials of this process.")
     engine_fields = parser.add_function_arguments(make_engine)
-    ours, theirs = divide(sys.argv[2:] if args is None else args, [*search_fields, *engine_fields, "limit"])
+    ours, theirs = divide(args, [*search_fields, *engine_fields, "limit"])
     options = parser.parse_args(ours)
     if not theirs:
         raise RunError("name the method to tune, for example -c configs/cmnist/codid.yaml.")

@@ -7,26 +7,13 @@ from rich.console import Console
 from rich.table import Table
 
 from codid_lightning.analysis.verification import TOLERANCE, Verification, verify
-from codid_lightning.cli.commands import help_or_arguments, without_option
+from codid_lightning.cli.arguments import without_option
 from codid_lightning.errors import RunError
 
-USAGE = f"""usage: codid verify RUN_DIRECTORY [--tolerance NUMBER] [--key value ...]
 
-Tests the checkpoint that a run selected once more, compares every test metric with the run's result.json, and data,
-config and code with the checksums there. The exit code is 1 if a metric, the data or the config differs. Code may
-differ: the metrics show whether it matters.
-
-  --tolerance    how much a metric may differ; default {TOLERANCE}. Another number of threads or another device changes
-                 the last digits of the logits, and thereby, seldom, a prediction.
-  --key value    any argument of `codid test`, for example --data.init_args.root"""
-
-
-def main(args: list[str] | None = None) -> int:
+def main(args: list[str]) -> int:
     """Test, compare, print."""
-    arguments = help_or_arguments(args, USAGE)
-    if arguments is None:
-        return 0
-    arguments, text = without_option(arguments, "--tolerance")
+    arguments, text = without_option(args, "--tolerance")
     if not arguments or arguments[0].startswith("-"):
         raise RunError("codid verify needs a run directory as its first argument.")
     tolerance = TOLERANCE if text is None else _number(text)
