@@ -11,12 +11,21 @@ from codid_lightning import CoDID
 from codid_lightning.methods import baselines
 from codid_lightning.methods.base import DisentanglementModule
 from codid_lightning.methods.codid.parts.alignments import DiscriminatorAlignment
+from codid_lightning.methods.codid.parts.gate import SwapScores
 from codid_lightning.methods.codid.parts.mode_losses import EqualCells, WorstCells
+from codid_lightning.methods.codid.parts.prior import PriorInLogits
+from codid_lightning.methods.codid.parts.sources import (
+    ContentPropensity,
+    Experts,
+    ModeSource,
+    Propensity,
+    Representation,
+)
 from codid_lightning.methods.losses import gaussian_divergence
 from tests.baselines.small import build
 from tests.codid.tiny import bench, random_batch, random_clusters, tiny_codid, tiny_data
 from tests.methods import recipes
-from tests.methods.planted import Planted, make
+from tests.methods.planted import Planted, make, trainer
 
 CASES: dict[str, dict[str, Any]] = {
     "as written": {},
@@ -80,6 +89,29 @@ def test_decoded_samples_stay_on_the_device_of_the_batch(train_on: Any) -> None:
         module.eval()
         module.predict_step(batch, 0)
         swaps.symmetrised_latent(batch["x"])
+
+
+@pytest.mark.parametrize("source", [Propensity(), Experts(), ContentPropensity(), Representation()], ids=repr)
+def test_codid_a_stays_on_the_device_of_the_batch(source: ModeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a real training: a step, predictions, what its clusters are looked for in, and its tables."""
+    monkeypatch.setattr(SwapScores, "accepted", True)
+    data = Planted(channels=3, samples=60, batch_size=20)
+    none = {"alignment": None, "splits": None, "reconstruction": 0.0}
+    module = make(CoDID, data, **recipes.codid_plus(source, mode_loss=PriorInLogits(), **none))
+    run = trainer(4)
+    run.fit(module, data)
+    module.trainer = run
+    whole = data.datasets["train"][torch.arange(60)]
+    with torch.device("meta"):
+        module.train().training_step(whole, 0)
+        module.eval().predict_step(whole, 0)
+        module.validation_step(whole, 0)
+        module.mode_loss.clusters_known(module, adopted=True)
+        content = module.discovery.source.content(module, whole["x"])
+        if content is not None:
+            module.discovery.source.features(content, whole["a"], 0)
+    assert module.has_clusters
+    assert all(torch.isfinite(p).all() for p in module.parameters())
 
 
 @pytest.mark.parametrize("name", baselines.__all__)

@@ -18,6 +18,7 @@ from codid_lightning.clustering import DPGMM
 from codid_lightning.methods import baselines
 from codid_lightning.methods.base import DisentanglementModule
 from codid_lightning.methods.codid.parts.mode_losses import WorstCells
+from codid_lightning.methods.codid.parts.prior import PriorInLogits
 from codid_lightning.nn.statistics import over_all_ranks
 from datamodules.base import Batch
 from datamodules.toy import ToyFourAttributes
@@ -37,6 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
     "as written": {},
     "a discriminator per mode": {"alignment": {"sharing": "mode", "encoder_lr": 1e-3}},
     "worst cells": {"mode_loss": WorstCells()},
+    "prior in the logits": {"mode_loss": PriorInLogits()},
     "four attributes": {"targets": [0, 1, 2], "moded": [0, 1]},
 }
 EAGER = {"clusterer": DPGMM(concentration=1e30, max_rounds=0), "n_clusters": 2}  # splits a lot

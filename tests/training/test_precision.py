@@ -18,6 +18,7 @@ from codid_lightning.methods.base import DisentanglementModule
 from codid_lightning.methods.codid.parts.alignments import DiscriminatorAlignment
 from codid_lightning.methods.codid.parts.gate import SwapScores
 from codid_lightning.methods.codid.parts.mode_losses import WorstCells
+from codid_lightning.methods.codid.parts.prior import PriorInLogits
 from codid_lightning.methods.hardware import precision_problem, strategy_problem
 from codid_lightning.training.callbacks.checkpoint import AtomicCheckpointIO
 from datamodules.base import AttributeDataModule
@@ -48,11 +49,13 @@ def planted(**arguments: Any) -> Made:
     return make(CoDID, data, **arguments), data
 
 
+WITHOUT: dict[str, Any] = {"alignment": None, "splits": None, "reconstruction": 0.0}
 METHODS: dict[str, Callable[[], Made]] = {
     "Base": lambda: baseline("Base"),
     "CoDID": codid,
     "CoDID, worst cells": lambda: codid(mode_loss=WorstCells()),
     "counterfactual": lambda: planted(**recipes.counterfactual(epochs=1)),
+    "CoDID-A": lambda: planted(**recipes.codid_plus(mode_loss=PriorInLogits(), **WITHOUT)),
     "CoDID+": lambda: planted(**recipes.codid_plus(alignment=DiscriminatorAlignment(steps=1))),
 }
 
@@ -79,6 +82,8 @@ def train(name: str, precision: Any, folder: Path, resume: Path | None = None) -
     assert all(torch.isfinite(value) for value in trainer.callback_metrics.values())
     batches = trainer.predict(model, data)
     assert batches
+    if isinstance(model, CoDID) and isinstance(model.mode_loss, PriorInLogits):
+        assert model.adapt(data.datasets["test"].x).samples == len(data.datasets["test"])
     return state
 
 
