@@ -70,7 +70,7 @@ def rows(found: dict[str, dict[int, dict[str, float]]]) -> Iterator[str]:
         cells = [score([100 * runs[seed][name] for seed in sorted(runs)]) for name in SCORES]
         yield f"| {ENDINGS[ending][0]} | {len(runs)} | " + " | ".join(cells) + " |"
     for ending, runs in found.items():
-        if ending != "relu":
+        if ending != "relu" and "relu" in found:
             pairs = [seed for seed in sorted(runs) if seed in found["relu"]]
             cells = [score([100 * (runs[s][name] - found["relu"][s][name]) for s in pairs]) for name in SCORES]
             yield f"| difference: `{ending}` - `relu` | {len(pairs)} | " + " | ".join(cells) + " |"

@@ -46,6 +46,20 @@ def test_modes_under_each_value_are_found(clusterer):
         torch.testing.assert_close(found.sub_means[value, slot], halves, atol=1e-2, rtol=1e-3)
 
 
+def test_halves_are_those_of_the_slot_that_a_cluster_has():
+    """After splits and merges, clusters are in any of the slots."""
+    z, a, mode = rows([2, 2])
+    modes = ModesPerValue(DPGMM(), n_clusters=[1, 1], max_clusters=5)
+    modes.fit(z, a)
+    modes.slots = [[3], [1]]
+    given = torch.full((len(z), 5, 2), 0.5)
+    given[torch.arange(len(z)), torch.where(a == 0, 3, 1)] = torch.stack([mode % 2 == 0, mode % 2 == 1], 1).float()
+    found = modes.refine(z, a, "split", given)
+    assert found.active.tolist() == [[True, False, False, True, False], [True, True, False, False, False]]
+    pairs = torch.stack([found.labels, mode], 1).unique(dim=0)
+    assert len(pairs) == 4  # every cluster is a mode
+
+
 @pytest.mark.parametrize("every_slot", [True, False])
 def test_split_keeps_the_parents_slot_and_opens_the_lowest_free_one(every_slot):
     z, a, mode = rows([2, 3])
