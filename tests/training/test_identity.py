@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from codid_lightning.errors import RunError
-from codid_lightning.training import build, fit, resolve
+from codid_lightning.training import build, fit, identity, resolve
 from codid_lightning.training.identity import config_hash, difference, flatten
 
 TOY = ["-c", "configs/toy/base.yaml"]
@@ -114,6 +116,15 @@ def test_a_run_on_other_data_is_not_resumed(tmp_path):
 def test_a_flat_config_has_the_identity_of_the_nested_one(name):
     nested = resolve([*TOY, callback(name)])
     assert config_hash(dict(flatten(nested))) == config_hash(nested)
+
+
+def test_the_documentation_lists_what_is_left_out():
+    page = (Path(__file__).parents[2] / "docs" / "benchmark.md").read_text()
+    listed = page.partition("## Which runs are the same experiment")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| (`.+`) \| (.+) \|$", listed, re.MULTILINE))
+    assert {why: set(re.findall(r"`(.+?)`", keys)) for keys, why in rows.items() if why in identity._LEFT_OUT} == {
+        why: set(keys) for why, keys in identity._LEFT_OUT.items()
+    }
 
 
 def test_identity_loads_no_torch():
