@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
+import shutil
+import subprocess
 import sys
 from functools import cache
 from importlib.util import find_spec
@@ -151,3 +153,16 @@ def test_every_result_names_its_command_revision_and_date():
         assert re.match(r"`.+`", command), name
         assert all(re.fullmatch(r"[0-9a-f]{7,40}", revision) for revision in revisions.split(", ")), name
         assert re.fullmatch(r"20\d\d-\d\d-\d\d", date), name
+
+
+def test_every_revision_of_a_result_is_in_the_history_or_named_as_missing():
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists():
+        pytest.skip("this is no checkout")
+    history = subprocess.check_output([git, "-C", str(ROOT), "rev-list", "HEAD"], text=True).split()
+    if len(history) < 100:
+        pytest.skip("the history is cut off")
+    missing = (ROOT / "results/README.md").read_text().partition("Not in the history are")[2].partition("| file |")[0]
+    for name, _, revisions, _ in RESULTS:
+        for revision in revisions.split(", "):
+            assert revision in missing or any(known.startswith(revision) for known in history), (name, revision)

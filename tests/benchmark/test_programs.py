@@ -42,6 +42,7 @@ SMALL = {
 }
 SLOW = {"architecture", "overhead", "startup", "step"}
 IN_TESTS_BELOW = {"adaptive", "compare", "compat", "groupings", "mutation", "refinements", "selection"}
+IN_OTHER_TESTS = {"advisories"}  # test_supply_chain.py
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -84,7 +85,7 @@ def start(monkeypatch, capsys):
 
 
 def test_every_program_is_tried():
-    assert {*SMALL, *IN_TESTS_BELOW} == PROGRAMS
+    assert {*SMALL, *IN_TESTS_BELOW, *IN_OTHER_TESTS} == PROGRAMS
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in sorted(SMALL)])
