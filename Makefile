@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test compat install audit constraints clean
+.PHONY: demo test docs compat install audit constraints clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -20,6 +20,9 @@ test: install  ## style, types and the whole test suite
 	$(RUN) -m mypy
 	$(RUN) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
+docs: install  ## the documentation site, in build/site; a warning is an error
+	$(RUN) -m sphinx --fail-on-warning --keep-going --builder html --quiet docs build/site
+
 compat: install  ## the fast tests with the oldest and newest dependencies
 	$(RUN) -m pip install --quiet uv
 	$(RUN) -m benchmarks.compat --workers $(WORKERS)
@@ -28,19 +31,19 @@ audit: install  ## security advisories: the kept list and, where it can be reach
 	$(RUN) -m pip install --quiet uv
 	$(RUN) -m benchmarks.advisories
 
-constraints: install  ## renew constraints.txt: the newest versions within our bounds, with hashes
+constraints: install  ## renew .ci/constraints.txt: the newest versions within our bounds, with hashes
 	$(RUN) -m pip install --quiet uv
-	echo '# Every package of the development environment with hashes; `make constraints` writes it, `make install LOCKED=1` reads it.' > constraints.txt
-	echo 'hatchling>=1.25' | $(RUN) -m uv pip compile pyproject.toml - --extra dev --generate-hashes --universal --python-version 3.11 --quiet --no-annotate --no-header >> constraints.txt
+	echo '# Every package of the development environment with hashes; `make constraints` writes it, `make install LOCKED=1` reads it.' > .ci/constraints.txt
+	echo 'hatchling>=1.25' | $(RUN) -m uv pip compile pyproject.toml - --extra dev --generate-hashes --universal --python-version 3.11 --quiet --no-annotate --no-header >> .ci/constraints.txt
 
-install: $(VENV)/.installed  ## the virtual environment alone; LOCKED=1 takes exactly constraints.txt
+install: $(VENV)/.installed  ## the virtual environment alone; LOCKED=1 takes exactly .ci/constraints.txt
 
-$(VENV)/.installed: pyproject.toml $(if $(LOCKED),constraints.txt)
+$(VENV)/.installed: pyproject.toml $(if $(LOCKED),.ci/constraints.txt)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "codid-lightning needs Python 3.11 or newer: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --upgrade pip
 ifdef LOCKED
-	$(RUN) -m pip install --quiet --require-hashes -r constraints.txt
+	$(RUN) -m pip install --quiet --require-hashes -r .ci/constraints.txt
 	$(RUN) -m pip install --quiet --no-deps --no-build-isolation --editable .
 else
 	$(RUN) -m pip install --quiet --editable ".[dev]"

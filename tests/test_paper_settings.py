@@ -18,7 +18,7 @@ SETTINGS = {
     "hhar": ((50, 150, 100), (0.1, 0.8, 1, 0.2), 3, 0.0005, 1),
     "mfd": ((50, 150, 150), (0.01, 1, 1, 0.2), 4, 0.001, 1),
 }
-OURS = {"cmnist": (0.001, 5), "cfashion_mnist": (0.001, 5)}  # l_d and N_d by measurement: docs/reproduction.md
+OURS = {"cmnist": (0.001, 5), "cfashion_mnist": (0.001, 5)}  # l_d and N_d by measurement: docs/reproduction_causes.md
 BACKBONES = {"cmnist": "mlp", "cfashion_mnist": "mlp", "canine_bg": "resnet18", "mfd": "mfd"}  # others: har
 
 # values of a_1, of a_2, modes of a_1 (0: unknown), groups, input shape

@@ -4,8 +4,8 @@ The table lists no activation between the layers of an encoder. With a ReLU afte
 row is reproduced. The last layer of `mlp` is linear, followed by its normalisation.
 
 `har` and `mfd` end in a ReLU, the table's max pooling and a mean over time, so that z >= 0. The table has neither that
-ReLU nor the mean. The mean gives vectors of d = 128, the last layer's channels; docs/reproduction.md compares BASE with
-and without the ReLU. `resnet18` ends as torchvision's does, for d = 512 in a mean of values >= 0, too.
+ReLU nor the mean. The mean gives vectors of d = 128, the last layer's channels; docs/reproduction_causes.md compares
+BASE with and without the ReLU. `resnet18` ends as torchvision's does, for d = 512 in a mean of values >= 0, too.
 """
 
 from __future__ import annotations

@@ -1,0 +1,73 @@
+"""The documentation site builds without a warning, and its reference has every command and key."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from codid_lightning.cli.console import COMMANDS, TRAINER_COMMANDS
+from codid_lightning.training import registry
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_key_is_documented(reference):
+    classes = [*reference.method_classes(), *reference.dataset_classes(), *reference.part_classes()]
+    assert len(classes) > 40
+    for cls in classes:
+        rows = list(reference.arguments(cls))
+        assert all(meaning for _, _, _, meaning in rows), (cls, [row[0] for row in rows if not row[3]])
+    for cls in [*reference.method_classes(), *reference.dataset_classes()]:
+        assert {f"`{name}`" for name in registry.argument_names(cls)} == {row[0] for row in reference.arguments(cls)}, (
+            cls
+        )
+
+
+def test_every_command_is_documented(reference):
+    page = reference.commands_page()
+    for command in (*TRAINER_COMMANDS, *COMMANDS):
+        assert f"## codid {command}\n" in page
+        assert f"usage: codid {command}" in page
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "there"),
+    [
+        ("toys", "[t](../results/toys.md)", "[t](generated/results/toys.md)"),
+        ("toys", "[t](../CONTRIBUTING.md)", "[t](generated/contributing.md)"),
+        ("generated/contributing", "[t](docs/data.md)", "[t](../data.md)"),
+        ("generated/results/toys", "[t](../docs/toys.md)", "[t](../../toys.md)"),
+        ("generated/results/toys", "[t](toys.json)", "[t](toys.json)"),
+    ],
+)
+def test_links_lead_to_the_copies_on_the_site(reference, page, link, there):
+    assert reference.site_links(page, link) == there
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path):
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "docs", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    home = (tmp_path / "index.html").read_text()
+    for page in ("start", "howto", "reference", "results", "design", "generated/parts", "generated/results/index"):
+        assert (tmp_path / f"{page}.html").is_file()
+    assert "Getting started" in home
