@@ -12,10 +12,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+import yaml
 
 from benchmarks import compat, mutation, rows
+from codid_lightning.experiments.matrix import Matrix, Pair, Rule
+from codid_lightning.training import build, quiet
 from tests.commands import codid
-from tests.fakes import cmnist, uci_har
+from tests.fakes import FAKES, cmnist, hapt, uci_har
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"
@@ -41,8 +45,9 @@ SMALL = {
     "trap": ("--root {cmnist} --seeds 0 --reconstruction 1.1 --output {out}/found.csv", "found.csv"),
 }
 SLOW = {"architecture", "overhead", "startup", "step"}
-IN_TESTS_BELOW = {"adaptive", "compare", "compat", "groupings", "mutation", "refinements", "selection"}
-IN_OTHER_TESTS = {"advisories"}  # test_supply_chain.py
+IN_TESTS_BELOW = {"adaptive", "advisories", "compare", "compat", "groupings", "mutation", "refinements", "selection"}
+
+SCARCE = {"canine_bg": {"data.init_args.val_fraction": 0.34}}  # the fake's few pictures
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -85,7 +90,7 @@ def start(monkeypatch, capsys):
 
 
 def test_every_program_is_tried():
-    assert {*SMALL, *IN_TESTS_BELOW, *IN_OTHER_TESTS} == PROGRAMS
+    assert {*SMALL, *IN_TESTS_BELOW} == PROGRAMS
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in sorted(SMALL)])
@@ -123,6 +128,13 @@ def test_refinements_are_rows_of_a_table(start, tmp_path):
     rows_found = [line.split(" | ") for line in (tmp_path / "found.md").read_text().splitlines() if line[:2] == "| "]
     assert [row[0] for row in rows_found] == ["| epoch", "| 1", "| 3"]
     assert all(0 < float(row[1]) <= 1 for row in rows_found[1:])
+
+
+def test_advisories_compares_the_kept_list_where_no_service_is_reached(start, monkeypatch):
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nothing listens there
+    said = start("advisories")
+    assert re.search(r"^[1-9]\d* advisories were compared .*: 0 apply\.$", said, re.MULTILINE)
+    assert "pip-audit is left out" in said
 
 
 def test_compat_counts_the_tests_of_an_environment(monkeypatch, tmp_path):
@@ -203,6 +215,29 @@ def test_every_matrix_can_be_listed(name, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert codid("benchmark", "-c", FOLDER / f"{name}.yaml", "--dry_run", "--seeds=[0]") == 0
     assert " to do." in capsys.readouterr().out.splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", MATRICES)
+def test_every_matrix_trains_on_all_its_data_sets(name, tmp_path):
+    """Two steps of the last method on each, with the changes of the matrix's rules."""
+    content = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
+    matrix = Matrix(**{**content, "rules": [Rule(**rule) for rule in content.get("rules", [])]})
+    for dataset in matrix.datasets:
+        pair = next(pair for method in reversed(matrix.methods) if (pair := Pair.of(matrix, dataset, method)))
+        keys = {"trainer.fast_dev_run": 2, "trainer.enable_progress_bar": False, "trainer.accelerator": "cpu"}
+        keys |= {"data.init_args.batch_size": 8, "model.init_args.latent_dim": 8}
+        if dataset in FAKES:
+            root = tmp_path / dataset
+            keys |= {"data.init_args.root": str(root), **SCARCE.get(dataset, {})}
+            (hapt if pair.config["data"]["init_args"].get("source") == "hapt" else FAKES[dataset])(root)
+        if "discovery" in pair.config["model"]["init_args"]:
+            keys["model.init_args.discovery.init_args.start"] = 0
+        with quiet():
+            run = build(dict(pair.config), keys, record=False)
+            run.trainer.fit(run.module, datamodule=run.data)
+        assert all(torch.isfinite(parameter).all() for parameter in run.module.parameters())
 
 
 def test_a_matrix_trains_what_it_lists(tmp_path, monkeypatch):
