@@ -223,6 +223,11 @@ def dial_lines(found: Adaptation, data: AttributeDataModule) -> list[str]:
 def conclusion(found: Adaptation, data: AttributeDataModule) -> str:
     """What is believed now, and what follows."""
     names = f"{data.attribute_names[0]}'s modes and {others_name(data)}"
+    if found.dial is None and found.clusters is None:
+        return (
+            "This model has neither content without the other attributes nor modes, so unlabelled samples cannot show "
+            f"the correlation of {names}. Predictions assume none."
+        )
     return {
         "uniform": f"The samples speak for no correlation of {names}. Predictions assume none.",
         "train": f"The samples speak for the correlation of {names} as in training. Predictions assume it.",

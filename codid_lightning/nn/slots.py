@@ -80,9 +80,10 @@ class PriorPredictor(nn.Module):
         nn.init.uniform_(self.bias, -bound, bound)
 
     def logits(self, z: Tensor, active: Tensor) -> Tensor:
-        """Logits (B, C, E) of representations (B, d); `UNUSED` for slots that are not `active`."""
-        logits: Tensor = torch.addmm(self.bias.flatten(), z, self.weight.flatten(0, 1).T).view(len(z), *self.bias.shape)
-        return logits.masked_fill(~active[:, None], UNUSED)
+        """Logits (B, C, E) of representations (B, d); about `UNUSED` for slots that are not `active`."""
+        bias = self.bias.masked_fill(~active[:, None], UNUSED)  # not the larger logits: that would take longer
+        logits: Tensor = torch.addmm(bias.flatten(), z, self.weight.flatten(0, 1).T).view(len(z), *bias.shape)
+        return logits
 
     def forward(self, z: Tensor, active: Tensor) -> Tensor:
         """Log-probabilities log p(c | s) (B, C) of representations (B, d)."""

@@ -29,6 +29,7 @@ MATRICES = sorted({file.stem for file in FOLDER.glob("*.yaml")} - {"sweep"})  # 
 SMALL = {
     "architecture": ("--repeats 1", None),
     "clustering": ("--quick --only 'nine-mode toy, x_1' --output {out}/found", "found.md"),
+    "costs": ("--repeats 1 --uses 1 --samples 50 --clusters 2 --output {out}/found.md", "found.md"),
     "endings": ("--data {series} --epochs 1 --seeds 0 --runs {out}/runs --output {out}/found.md", "found.md"),
     "ideas": ("--root {cmnist} --only base t_fewer_faster --epochs 9 --output {out}/found.csv", "found.csv"),
     "kills": ("--kills 1 --root {out}/new/folder --output {out}/found.md", "found.md"),

@@ -189,6 +189,17 @@ def test_without_correlation_adaptation_changes_little():
         assert loss < 0.01
 
 
+def test_a_network_that_knows_neither_content_nor_modes_assumes_no_correlation():
+    """Its output may show the other attribute itself; frequencies estimated from that made predictions worse."""
+    content, others, _ = place(reverse(PRIOR))
+    log_values = content.of_values(content.clusters)[:, :, None]
+    prior = content.of_values(PRIOR.log())
+    alone = Content(log_values, torch.arange(2), prior, content.of_values(MARGINAL.log()), 2)
+    found = adapt(alone, others)
+    assert list(found.likelihoods) == ["uniform"]
+    assert (found.belief.kind, found.dial, found.clusters) == ("uniform", None, None)
+
+
 def test_the_order_of_samples_does_not_matter_to_estimates():
     content, others, _ = place(reverse(PRIOR))
     shuffled = torch.randperm(len(others), generator=torch.Generator().manual_seed(1))

@@ -265,12 +265,15 @@ def test_arrays_serve_a_run_on_another_kind_of_data(toy, tmp_path):
 @pytest.fixture(scope="module")
 def several(tmp_path_factory) -> Path:
     """A run with two other attributes and two targets."""
-    folder = tmp_path_factory.mktemp("several")
+    return fit_several(tmp_path_factory.mktemp("several"), clusters=2)
+
+
+def fit_several(folder: Path, clusters: int) -> Path:
     table(300, P_RED, 0).assign(size=np.random.default_rng(0).choice(["big", "small"], 300)).to_csv(
         folder / "table.csv", index=False
     )
     arguments = {"root": str(folder), "file": "table.csv", "attributes": ["shape", "color", "size"]}
-    discovery = {"n_clusters": 1, "start": 1, "every": None}
+    discovery = {"n_clusters": clusters, "start": 1, "every": None, "clusterer": {"class_path": "KMeans"}}
     parts = {"discovery": discovery, "mode_loss": {"class_path": "PriorInLogits"}, "alignment": None, "splits": None}
     config = {
         "data": {"class_path": "OwnArrays", "init_args": {**arguments, "inputs": ["width", "height", "tint"]}},
@@ -288,7 +291,15 @@ def test_several_targets_and_other_attributes(several, tmp_path, capsys):
     assert "color and size are given" in shown
     assert "Only predictions of shape, the first attribute, are adapted." in shown
     assert "blue, small" in shown
-    assert np.shape(stored["clusters"]["now"]) == (4, 2)
+    assert np.shape(stored["clusters"]["now"]) == (4, 4)
+
+
+def test_a_model_without_content_and_modes_assumes_no_correlation_and_says_so(tmp_path, capsys):
+    run = fit_several(tmp_path, clusters=1)
+    stored = json.loads(adapted(run, "test", tmp_path / "a.json"))
+    assert (stored["chosen"], stored["dial"], stored["clusters"]) == ("uniform", None, None)
+    assert "cannot show the correlation of shape's modes and color and size" in capsys.readouterr().out
+    assert not (tmp_path / "a.png").exists()
 
 
 def test_some_of_the_other_attributes_are_not_enough(several, new, tmp_path, capsys):

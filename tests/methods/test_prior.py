@@ -64,6 +64,11 @@ def every_sample(p):
     return F.one_hot(s, CONTENTS).double(), torch.stack([c // SLOTS, e], dim=1), c, p.flatten()
 
 
+def log_probs(module, target, z, a):
+    """Logarithms of p(c | x, others) in training, (B, C)."""
+    return module.mode_loss._adjusted(module, target, z, a).logsumexp(2).log_softmax(1)
+
+
 def minimise(module, target, p):
     """Train the mode predictor on the whole world."""
     z, a, c, weight = every_sample(p)
@@ -78,8 +83,7 @@ def minimise(module, target, p):
 
     def closure():
         solver.zero_grad()
-        log_probs = module.mode_loss._log_probs(module, target, z, a)
-        loss = -(weight * log_probs[:, :, 0].gather(1, c[:, None])[:, 0]).sum()
+        loss = -(weight * log_probs(module, target, z, a).gather(1, c[:, None])[:, 0]).sum()
         loss.backward()
         return loss
 
@@ -116,9 +120,8 @@ def test_with_an_independent_attribute_it_is_cross_entropy():
     target = module.target_list[0]
     set_prior(target, p.sum(0))
     z, a, c, _ = every_sample(p)
-    log_probs = module.mode_loss._log_probs(module, target, z, a)[:, :, 0]
     logits = target.mode_predictor.logits(z, target.active.flatten()).logsumexp(2)
-    assert torch.allclose(F.nll_loss(log_probs, c), F.cross_entropy(logits, c))
+    assert torch.allclose(F.nll_loss(log_probs(module, target, z, a), c), F.cross_entropy(logits, c))
 
 
 def test_with_one_mode_per_value_it_is_logit_adjustment():
@@ -137,18 +140,28 @@ def test_with_one_mode_per_value_it_is_logit_adjustment():
     assert torch.allclose(losses, F.cross_entropy(adjusted, a[:, 0], reduction="none"))
 
 
-def test_attribute_and_additional_loss_add_up_to_the_cross_entropy_of_clusters():
+@pytest.mark.parametrize("decoded", [False, True], ids=["real", "decoded"])
+def test_attribute_and_additional_loss_add_up_to_the_cross_entropy_of_clusters(decoded):
+    """On decoded samples to that of pairs of cluster and a_2, without the prior."""
     data = tiny_data()
     module = fitted(max_epochs=2, data=data, mode_loss=PriorInLogits(), alignment=None, splits=None)
     target, batch = module.target_list[0], data.datasets["train"][torch.arange(40)]
-    z = module(batch["x"])
-    own = module.attribute_losses(z, batch["a"])[:, 0].mean() + module.mode_loss.additional_loss(module, z, batch)
-    log_probs = module.mode_loss._log_probs(module, target, z[:, 0], batch["a"])[:, :, 0]
+    module.sees_content = lambda target: decoded
+    z, a = module(batch["x"]), batch["a"]
+    losses = module.attribute_losses(z, a)[:, 0].mean() + module.mode_loss.additional_loss(module, z, batch)
+    active = target.active.flatten()
+    pairs = torch.einsum("bd,ced->bce", z[:, 0], target.mode_predictor.weight) + target.mode_predictor.bias
     by_hand = torch.zeros(())
     for i in range(40):
+        e, own = int(a[i, 1]), pairs[i, active]
+        if decoded:
+            log_probs = own.flatten().log_softmax(0).view(own.shape)[:, e]
+        else:
+            log_probs = (own.logsumexp(1) + target.mode_predictor.log_ratio[e, active]).log_softmax(0)
+        position = active.cumsum(0) - 1
         slots, probs = target._cluster_probs(torch.tensor([i]))
-        by_hand -= sum(float(p) * log_probs[i, int(s)] for s, p in zip(slots[0], probs[0], strict=True) if p > 0)
-    assert torch.allclose(own, by_hand / 40, atol=1e-5)
+        by_hand -= sum(float(p) * log_probs[position[s]] for s, p in zip(slots[0], probs[0], strict=True) if p > 0)
+    assert torch.allclose(losses, by_hand / 40, atol=1e-5)
 
 
 def test_the_tables_count_the_training_set():

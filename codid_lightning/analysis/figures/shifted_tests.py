@@ -15,7 +15,7 @@ from datamodules.correlated import CorrelatedDataModule
 
 BARS = ("#A6A6A6", COLORS[5], COLORS[0])  # of the methods: grey, then two blues
 PICTURES = 5  # of each mode
-LOWEST = 50.0  # %, where the bars begin
+LOWEST = 50.0  # %, where the bars begin: what guessing one of two answers reaches
 
 
 def shifted_tests(
@@ -38,7 +38,7 @@ def shifted_tests(
             _draw_pictures(above, data, name)
             _draw_bars(below, {method: own[number] for method, own in scores.items()})
             below.tick_params(labelleft=number == 0)
-        axes[1, 0].set_ylabel("right answers in %")
+        axes[1, 0].set_ylabel(f"right answers in %\n({LOWEST:.0f}: by guessing)")
         handles, labels = axes[1, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8.5)
         figure.suptitle(title, fontsize=10)

@@ -36,9 +36,10 @@ def main(args: list[str]) -> int:
         output.parent.mkdir(parents=True, exist_ok=True)
         with replacing(output) as part:
             found.save(part)
-    figure = save(_figure(found, run, place), output.with_suffix(".png"))
+    figure = None if found.dial is None and found.clusters is None else _figure(found, run, place)
+    picture = None if figure is None else save(figure, output.with_suffix(".png"))
     _show(found, run, place, Console())
-    print(f"The adaptation is in {output}, the figure in {figure}.")
+    print(f"The adaptation is in {output}{'' if picture is None else f', the figure in {picture}'}.")
     adapted = "true" if options.output is None else output
     print(f"`codid test` and `codid predict` use it with `--adapted {adapted}`.")
     return 0

@@ -35,7 +35,7 @@ SETTINGS = {"trainer.accelerator": "cpu"}  # GPUs are not faster for such small 
 FIGURE, REPORT = "demo.png", "report.html"
 UNLABELLED = 200
 TESTS = {"test1": "as in training", "test2": "at random", "test3": "reversed"}  # the colors
-QUESTION = "Is the digit even or odd? Three tests with the same pictures in other colors"
+QUESTION = "Is the digit even or odd? Three tests with the same partly covered pictures in other colors"
 EXPLANATION = (
     "A network learns whether a digit is even or odd. In training the color gives hints: 8, 2 and 9 are mostly blue, "
     "4 and 3 mostly red. The three tests have the same pictures and differ in their colors. BASE is a plain network. "

@@ -424,6 +424,9 @@ def adapt(content: Content, others: Tensor, others_given: bool = True) -> Adapta
     clusters, in this order. Each is judged by the likelihood of held-out samples' other attributes. The first candidate
     is chosen that is within one standard error of the best.
 
+    A network of real samples without modes gets no candidate but the first: what its output says about the other
+    attributes may come from the samples showing them, and would be taken for a correlation.
+
     Args:
         content: What content says about the samples.
         others: Joint value of their other attributes, (N,).
@@ -461,10 +464,13 @@ Estimate = Callable[[Content, Tensor], Belief]
 
 
 def _candidates(content: Content) -> dict[str, Estimate]:
-    found: dict[str, Estimate] = {"uniform": lambda c, e: Uniform(), "train": lambda c, e: turned_to(1.0, c)}
+    found: dict[str, Estimate] = {"uniform": lambda c, e: Uniform()}
+    modes_known = len(content.value) > content.values
+    if content.sees_others or modes_known:
+        found["train"] = lambda c, e: turned_to(1.0, c)
     if content.sees_others:
         found["dial"] = fit_dial
-    if not content.sees_others or len(content.value) > content.values:
+    if modes_known:
         found["modes"] = fit_mode_prior
     return found
 

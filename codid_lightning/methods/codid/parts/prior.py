@@ -93,10 +93,11 @@ class PriorInLogits(ModeLoss):
     # ---------------------------------------------------------------------------------------------------------- losses
 
     def training_logits(self, codid: CoDID, target: Target, z: Tensor, a: Tensor) -> Tensor | None:
-        """Logarithms of p(a_q | x, other attributes) in training, (B, A); None until there are clusters."""
+        """Logarithms of p(a_q | x, other attributes) in training up to a constant, (B, A); None without clusters."""
         if not target.ready:
             return None
-        return _of_values(target, self._log_probs(codid, target, z, a).logsumexp(2))
+        logits = self._adjusted(codid, target, z, a)
+        return logits.view(len(z), target.values, -1).logsumexp(2)
 
     def additional_loss(self, codid: CoDID, z: Tensor, batch: Batch) -> Tensor | None:
         """Cross-entropy of the cluster (on decoded samples also of the other attributes) given the value, summed."""
@@ -111,20 +112,21 @@ class PriorInLogits(ModeLoss):
     def _cluster_loss(self, codid: CoDID, target: Target, z: Tensor, batch: Batch) -> Tensor:
         """What is missing from the attribute's loss to the cross-entropy of its clusters, given z_q (B, d)."""
         a, q = batch["a"], target.attribute
-        log_probs = self._log_probs(codid, target, z, a)
-        of_value = _of_values(target, log_probs.logsumexp(2)).gather(1, a[:, q : q + 1])[:, 0]
-        row = _rows(target, a)[:, 0] if log_probs.shape[2] > 1 else torch.zeros_like(a[:, 0])
-        own = log_probs[torch.arange(len(a), device=a.device), :, row]
+        logits = self._adjusted(codid, target, z, a)
+        of_value = logits.view(len(a), target.values, -1).logsumexp(2).gather(1, a[:, q : q + 1])[:, 0]
+        if codid.sees_content(target) and logits.shape[2] > 1:
+            own = logits[torch.arange(len(a), device=a.device), :, _rows(target, a)[:, 0]]
+        else:
+            own = logits.logsumexp(2)
         return (of_value + target.cluster_cross_entropy(own, a, batch["index"])).mean()
 
-    def _log_probs(self, codid: CoDID, target: Target, z: Tensor, a: Tensor) -> Tensor:
-        """Logarithms of p(c, e | s) (B, C, E) on decoded samples, of p(c | x, others) (B, C, 1) on real ones."""
+    def _adjusted(self, codid: CoDID, target: Target, z: Tensor, a: Tensor) -> Tensor:
+        """Logits (B, C, E) in training: of p(c, e | s) on decoded samples; on real ones e adds up to p(c | x, a)."""
         predictor = _predictor(target)
         logits = predictor.logits(z, target.active.flatten())
         if codid.sees_content(target):
-            return logits.flatten(1).log_softmax(1).view(logits.shape)
-        offset = predictor.log_ratio[_rows(target, a)].sum(1)
-        return (logits.logsumexp(2) + offset).log_softmax(1)[:, :, None]
+            return logits
+        return logits + predictor.log_ratio[_rows(target, a)].sum(1)[:, :, None]
 
     # ------------------------------------------------------------------------------------------------------ evaluation
 
