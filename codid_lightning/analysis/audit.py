@@ -1,8 +1,7 @@
-"""Does the data hide correlations, and is the model hurt by them? The numbers of the audit page.
+"""Does the data hide correlations, and is the model hurt by them? The numbers of the audit page of a run.
 
-Hidden correlations lie between the modes of the first attribute and the other attributes, under a fixed value of the
-first (the paper's I(m_1; a_2 | a_1)). The modes are the discovered ones. So if a model's z_1 follows another attribute,
-its "modes" are that attribute; then `Finding.disguised` is true, and nothing is concluded about the data.
+What is said about the data comes from the data alone (`data_audit`), so that it is the same for every model. The modes
+that a run discovered describe the model: where it is right, and what its representations show.
 """
 
 from __future__ import annotations
@@ -10,20 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Literal
 
 import torch
 from scipy.stats import binomtest, chi2_contingency, fisher_exact
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from codid_lightning import metrics
+from codid_lightning.analysis.data_audit.samples import Attribute, Samples
+from codid_lightning.analysis.data_audit.verdict import MAX_ROWS, Answer, DataVerdict, judge
 from codid_lightning.analysis.evaluation import MIN_GROUP_SIZE, Encoded, LoadedRun, encode
 from codid_lightning.analysis.modes import Modes, discover
 from codid_lightning.metrics.information import contingency
+from datamodules.base import AttributeDataModule
 
 LEVEL = 0.05  # of all tests, after Holm's correction
 NOTABLE = 0.01  # share of an attribute's information below which a correlation is too weak to matter
-DISGUISED = 0.8  # share above which the modes mostly are the other attribute; it is 0.71 for a correlation of 95:5
 GAP = 0.05  # smallest difference in accuracy that counts as hurt
 DRAWS = 500  # permutations
 
@@ -51,7 +52,7 @@ class Finding:
     p_value: float  # Holm-adjusted over attributes
     leaked: float  # bits about a_j that a probe finds in z_1 of test samples
     entropy: float  # H(a_j) in bits
-    explained: float  # bits about a_j that the modes alone contain
+    explained: float  # bits of these that the modes alone contain, by the same probe
     probe: float  # accuracy of a linear probe of a_j from z_1
     majority: float  # accuracy of always guessing the most frequent value
 
@@ -64,11 +65,6 @@ class Finding:
     def correlated(self) -> bool:
         """Whether modes and attribute are significantly dependent, and strongly enough to matter."""
         return self.p_value < LEVEL and self.share >= NOTABLE
-
-    @property
-    def disguised(self) -> bool:
-        """Whether the modes are mostly this attribute."""
-        return self.correlated and self.share >= DISGUISED
 
 
 @dataclass(frozen=True)
@@ -104,6 +100,7 @@ class Fall:
 class Audit:
     """The results of an audit."""
 
+    data: DataVerdict  # independent of the model
     modes: Modes
     associations: list[Association]
     findings: list[Finding]
@@ -113,11 +110,9 @@ class Audit:
     probed: str  # the test set that leakage is measured on
 
     @property
-    def hidden(self) -> Literal["yes", "unclear", "no"]:
+    def hidden(self) -> Answer:
         """Does the data hide correlations?"""
-        if any(f.correlated and not f.disguised for f in self.findings):
-            return "yes"
-        return "unclear" if any(f.disguised for f in self.findings) else "no"
+        return self.data.hides
 
     @property
     def hurt(self) -> bool:
@@ -133,6 +128,7 @@ def audit(run: LoadedRun) -> Audit:
     probed = "test2" if "test2" in tests else run.data.test_names[0]
     right = {name: test.predicted[:, 0] == test.a[:, 0] for name, test in tests.items()}
     return Audit(
+        data=judge(training_samples(run.data)),
         modes=modes,
         associations=associations(modes, train),
         findings=findings(modes, train, tests[probed], run.data.attribute_sizes),
@@ -141,6 +137,18 @@ def audit(run: LoadedRun) -> Audit:
         fall=largest_fall(right),
         probed=probed,
     )
+
+
+def training_samples(data: AttributeDataModule, most: int = MAX_ROWS) -> Samples:
+    """Training samples of a data set, a random part of large ones."""
+    train = data.datasets["train"]
+    rows = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:most].sort().values
+    labels = train.a[rows].numpy()
+    target, *others = (
+        Attribute(name, values, labels[:, q])
+        for q, (name, values) in enumerate(zip(data.attribute_names, data.value_names, strict=True))
+    )
+    return Samples(train.inputs(rows).float().numpy(), target, tuple(others))
 
 
 def associations(modes: Modes, train: Encoded) -> list[Association]:
@@ -180,14 +188,16 @@ def findings(modes: Modes, train: Encoded, test: Encoded, sizes: Sequence[int]) 
         p_values.append((1 + int((null >= information - 1e-12).sum())) / (1 + DRAWS))
         found.append((information, metrics.conditional_entropy(train.a[:, q], values), float(null.mean())))
     z, labels = test.z[:, 0], modes.of(test.z[:, 0], test.a[:, 0])
+    leaked = {q: metrics.probe_information(z, test.a[:, q]) for q in attributes}
+    alone = one_hot(labels.unique(return_inverse=True)[1])
     return [
         Finding(
             q,
             *numbers,
             p_value=p,
-            leaked=metrics.probe_information(z, test.a[:, q]),
+            leaked=leaked[q],
             entropy=metrics.entropy(test.a[:, q]),
-            explained=metrics.mutual_information(labels, test.a[:, q]),
+            explained=min(leaked[q], metrics.probe_information(alone, test.a[:, q])),
             probe=metrics.probe_accuracy(z, test.a[:, q]),
             majority=float(test.a[:, q].bincount().max() / len(test.a)),
         )

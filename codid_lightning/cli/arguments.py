@@ -88,15 +88,53 @@ writes adaptation.json beside the checkpoint. Labels of the first attribute are 
   --predict_others  true: predict the other attributes, even where they are given
   --output          the JSON file; the figure lies beside it as .png; default: adaptation.json at the checkpoint
   --key value       any argument of `codid test`, for example --data.root""",
-    "audit": """usage: codid audit RUN_DIRECTORY [--output FILE] [--key value ...]
+    "audit": """usage: codid audit --table FILE|FOLDER --target COLUMN --other COLUMN ... [--predictions FILE] [...]
+       codid audit RUN_DIRECTORY [--output FILE] [--key value ...]
        codid audit -c CONFIG ... --ckpt_path CHECKPOINT [--output FILE] [--key value ...]
 
-Writes one HTML page about any trained model and its data: a verdict, the discovered modes of the first attribute with
-exemplars, their correlation with every other attribute, accuracy in each cell of mode and attribute, and leakage into
-z1. Modes are CoDID's clusters; for other methods a Dirichlet-process mixture finds them in z1.
+With --table, any data and anybody's predictions: finds out whether target and other attributes are correlated, plainly
+or within a value of the target, whether inputs show the attributes, and in which cells predictions are worse. With a
+run: a page about the model of that run and its data.
 
-  --output       the page; default: audit.html in the run's directory, or here
-  --key value    any argument of `codid test`, for example --data.root""",
+  --table         .csv, .tsv, .parquet; .npz with inputs `x` and labels; or a folder with metadata.csv and pictures
+  --target        the column to predict
+  --other         columns that a model should not rely on: site, device, person, batch, color
+  --predictions   a table with a column `prediction`, a row for each row of the data, or with a column `row`
+  --prediction_column  its name, if another
+  --features      embeddings of the rows (.npy or a table), instead of the table's columns
+  --group         the column of the person or device that a row is from: rows of one group count as dependent
+  --split         a column that says `train` or the name of a test set
+  --exclude       columns that are no inputs
+  --fail-on       shortcut, hurt, leak, duplicates: exit code 3 if it is found
+  --seed          of permutations and samples; default: 0
+  --output        the page, with --table also .json; default: audit.html in the run's directory, or here
+  --key value     with a run: any argument of `codid test`, for example --data.root""",
+    "auto": """usage: codid auto --table FILE --target COLUMN --other COLUMN ... [--budget 20m] [--output FOLDER]
+       codid auto --model FOLDER --table NEW_FILE [--output predictions.csv]
+
+Finds out whether shortcuts threaten, tries plain models and what helps against shortcuts, chooses one on rows that it
+was not trained on, and judges it on test rows. The folder then holds the page auto.html, auto.json and the model. With
+--model, predicts new rows.
+
+  --table         .csv, .tsv, .parquet, or .npz with inputs `x` (rows, inputs) and labels
+  --target        the column to predict
+  --other         columns that the model should not rely on: site, device, person, batch
+  --features      embeddings of the rows (.npy or a table), instead of the table's columns
+  --group         the column of the person or device that a row is from
+  --split         a column that says `train` or the name of a test set; default: one in five rows is a test row
+  --exclude       columns that are no inputs
+  --budget        time after which no candidate begins: 90s, 20m, 1h; default: 20m. Ctrl-C ends the search, too
+  --seed          default: 0
+  --output        the folder; default: auto. The same command goes on with an interrupted search""",
+    "export": """usage: codid export RUN_DIRECTORY [--output FILE.pt2] [--key value ...]
+
+Writes a trained model as a program of torch.export, which needs torch alone and none of this package. It takes
+raw inputs (rows, ...) and the numbers of the other attributes' values (rows, attributes - 1), and gives
+probabilities of the first attribute. `codid.json` in the file has names of inputs, attributes and values. The file
+is read back and compared with the model on test samples.
+
+  --output       default: model.pt2 in the run's directory
+  --key value    any argument of `codid test`, for example --data.root or --adapted""",
     "evaluate": """usage: codid evaluate RUN_DIRECTORY [--partition FILE] [--key value ...]
        codid evaluate -c CONFIG ... --ckpt_path CHECKPOINT [--partition FILE] [--key value ...]
 

@@ -28,6 +28,7 @@ MATRICES = sorted({file.stem for file in FOLDER.glob("*.yaml")} - {"sweep"})  # 
 # Arguments of a small run, with folders to be filled in, and the file that it writes.
 SMALL = {
     "architecture": ("--repeats 1", None),
+    "audit_calibration": ("--sets 1 --power_sets 1 --draws 19 --rows 200 --output {out}/found.md", "found.md"),
     "clustering": ("--quick --only 'nine-mode toy, x_1' --output {out}/found", "found.md"),
     "costs": ("--repeats 1 --uses 1 --samples 50 --clusters 2 --output {out}/found.md", "found.md"),
     "endings": ("--data {series} --epochs 1 --seeds 0 --runs {out}/runs --output {out}/found.md", "found.md"),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from codid_lightning.analysis.audit import GAP, Audit
+from codid_lightning.analysis.data_audit.report import about_data
 from datamodules.base import AttributeDataModule
 
 
@@ -45,32 +46,12 @@ def p_text(value: float) -> str:
 
 def verdict(found: Audit, names: Names) -> list[Claim]:
     """The answers of an audit: on the data, on the model, on the leakage."""
-    return [_about_data(found, names), _about_model(found, names), _about_leakage(found, names)]
-
-
-def _about_data(found: Audit, names: Names) -> Claim:
-    """Does the data hide correlations?"""
-    first = names.attributes[0]
-    if found.hidden == "no":
-        return Claim(
-            "No hidden correlation was found.",
-            f"Under each value of {first}, its discovered modes are independent of the other attributes, or the "
-            "correlation is too weak to matter.",
-        )
-    correlated = [f for f in found.findings if f.correlated]
-    text = "; ".join(
-        f"the modes of {first} carry {100 * f.share:.0f} % of the information about {names.attributes[f.attribute]} "
-        f"({f.information:.3f} bits, by chance {f.by_chance:.3f}, p {_equals(f.p_value)})"
-        for f in correlated
-    )
-    if found.hidden == "yes":
-        return Claim("The data hides correlations:", f"under a fixed value of {first}, {text}.")
-    return Claim(
-        "It is unclear whether the data hides correlations:",
-        f"under a fixed value of {first}, {text}. This is so much that the discovered modes are mostly that attribute "
-        "itself: this model's z₁ groups samples by it. Audit a model that separates the two before you conclude "
-        "anything about the data.",
-    )
+    about_the_data = about_data(found.data, names.attributes[0])
+    return [
+        Claim(about_the_data.claim, about_the_data.reason),
+        _about_model(found, names),
+        _about_leakage(found, names),
+    ]
 
 
 def _equals(p_value: float) -> str:
@@ -107,8 +88,8 @@ def _about_model(found: Audit, names: Names) -> Claim:
 def _about_leakage(found: Audit, names: Names) -> Claim:
     """How much do the other attributes leak?"""
     texts = [
-        f"{f.leaked:.2f} of {f.entropy:.2f} bits about {names.attributes[f.attribute]} (the modes alone contain "
-        f"{min(f.explained, f.entropy):.2f})"
+        f"{f.leaked:.2f} of {f.entropy:.2f} bits about {names.attributes[f.attribute]} "
+        f"({f.explained:.2f} of these are in the modes alone)"
         for f in found.findings
     ]
     return Claim("Leakage:", f"on {found.probed}, z₁ contains " + "; ".join(texts) + ".")
