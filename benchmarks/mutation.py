@@ -1,204 +1,189 @@
-"""Change one operator, number or call of the code at a time, and see whether a fast test notices: results/mutation.csv.
+"""Change one operator, number, argument or call at a time, and see whether a fast test notices: results/mutation.md.
 
-    python benchmarks/mutation.py --per_room 80 --seed 0
-    python benchmarks/mutation.py --again          # the changes that no test had noticed, once more
+    pip install -e '.[dev,mutation]'
+    python benchmarks/mutation.py --per_room 65 --seed 0   # goes on where it was stopped
+    python benchmarks/mutation.py --again                  # the changes that no test had noticed, once more
+    python benchmarks/mutation.py --report                 # results/mutation.md from results/mutation.csv
 
-Rooms are the losses, clustering, the CoDID step and the heads. A change is drawn at random from all of a room's files
-and tried in a copy of the repository, by the fast tests of that room without the hashes of weights in tests/golden,
-until one fails. Finished rows are kept. results/mutation.md says why the changes that are left cannot be noticed.
+Rooms are the losses, clustering, the CoDID step and the heads. Changes are those of mutmut (benchmarks/mutants.py says
+which), drawn at random from all of a room's files. First each test is run once, and its lines and seconds are kept; then
+a change is tried in a copy of the repository by the tests that run its line, quick ones first, until one fails. The
+hashes of weights in tests/golden are not among the tests. A finished row is on disk at once. The column `reason` is
+filled in by hand for changes that are left; one that begins with `equivalent` says that no test can notice the change.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import csv
+import json
 import os
 import random
 import resource
 import shutil
+import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import pytest
+
+from benchmarks.mutants import Change, module_of
+from benchmarks.provenance import header, revision
 from benchmarks.rows import append_row, rows_of
 
 ROOT = Path(__file__).parents[1]
-COPIED = ("codid_lightning", "datamodules", "configs", "tests", "benchmarks", "pyproject.toml")
-LOADED = ("torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "hypothesis", "pytest")
+OURS = ("codid_lightning", "datamodules", "benchmarks", "configs", "tests")
+LOADED = ("torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "hypothesis")
 LOADED += ("sklearn.mixture", "sklearn.utils.estimator_checks", "scipy.special", "pandas", "matplotlib.pyplot")
-FIELDS = ("room", "file", "number", "line", "change", "outcome", "noticed_by")
+FIELDS = ("room", "file", "number", "line", "change", "outcome", "noticed_by", "revision", "reason")
+OPTIONS = ("-q", "-p", "no:cacheprovider", "-o", "addopts=", "-m", "not slow", "-W", "ignore", "--hypothesis-seed=0")
+MEMORY = 6 << 30  # bytes a test of a change may take
 
 
 class Room(NamedTuple):
-    """Files to change, and the fast tests that are to notice it, quick ones first."""
+    """Files to change, and the fast tests that are to notice it."""
 
     files: tuple[str, ...]
     tests: tuple[str, ...]
 
 
+def _tests(folder: str, names: str) -> tuple[str, ...]:
+    return tuple(f"tests/{folder}/test_{name}.py" for name in names.split())
+
+
 CODID, CLUSTERING = "codid_lightning/methods/codid", "codid_lightning/clustering"
-CLUSTERING_TESTS = ("niw", "mixture", "moves", "per_value", "dpgmm", "degenerate", "scikit_learn")
-STEP_TESTS = tuple(
-    f"tests/codid/test_{name}.py"
-    for name in ("losses", "weights", "halves", "steps", "meta_gradient", "fast", "heads", "several_attributes")
+OF_CLUSTERING = _tests("clustering", "niw mixture moves per_value dpgmm degenerate scikit_learn harmonizer")
+OF_STEP = _tests(
+    "codid",
+    "losses equations weights halves steps meta_gradient fast heads several_attributes predictions schedule variants "
+    "statistics kept selection",
 )
-OTHER_STEP_TESTS = (
-    *tuple(
-        f"tests/{name}.py"
-        for name in ("codid/test_predictions", "codid/test_schedule", "codid/test_variants", "codid/test_statistics")
-    ),
-    "tests/faults/test_numerics.py",
-)
+OF_STEP += _tests("methods", "sources experts propensity prior cells own_parts mode_checks")
+OF_STEP += ("tests/baselines/test_penalties.py", "tests/faults/test_numerics.py")
+STEP_FILES = ("module", "target", "parts/alignments", "parts/weights", "parts/splits")
 ROOMS = {
-    "losses": Room(("codid_lightning/methods/losses.py",), (*STEP_TESTS[:6], "tests/baselines/test_penalties.py")),
+    "losses": Room(("codid_lightning/methods/losses.py",), OF_STEP),
     "clustering": Room(
-        tuple(str(file.relative_to(ROOT)) for file in sorted((ROOT / CLUSTERING).glob("[a-z]*.py"))),
-        tuple(f"tests/clustering/test_{name}.py" for name in CLUSTERING_TESTS),
+        tuple(str(file.relative_to(ROOT)) for file in sorted((ROOT / CLUSTERING).glob("[a-z]*.py"))), OF_CLUSTERING
     ),
-    "step": Room(
-        tuple(
-            f"{CODID}/{name}.py" for name in ("module", "target", "parts/alignments", "parts/weights", "parts/splits")
-        ),
-        (*STEP_TESTS, *OTHER_STEP_TESTS),
-    ),
+    "step": Room(tuple(f"{CODID}/{name}.py" for name in STEP_FILES), OF_STEP),
     "heads": Room(
-        tuple(f"codid_lightning/nn/{name}.py" for name in ("slots", "discriminator", "conditional")),
-        ("tests/codid/test_heads.py", *STEP_TESTS),
+        tuple(f"codid_lightning/nn/{name}.py" for name in ("slots", "discriminator", "conditional")), OF_STEP
     ),
 }
 
-SWAPS: dict[type[ast.AST], type[ast.AST]] = {
-    **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
-    **{ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And},
-    **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult},
-    **{ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd},
-}
-PAIRS = (("min", "max"), ("argmin", "argmax"), ("sum", "mean"), ("any", "all"), ("zeros", "ones"))
-PAIRS += (("zeros_like", "ones_like"), ("clamp_min", "clamp_max"), ("amin", "amax"), ("log", "exp"))
-NAMES = {one: other for pair in PAIRS for one, other in (pair, pair[::-1])}
-NOT_CODE = (ast.Raise, ast.Assert, ast.Import, ast.ImportFrom)  # messages, and what must be there
+
+class Run(NamedTuple):
+    """How long a test takes, and the lines of our files that it runs: by itself, and in fixtures it may share."""
+
+    test: str
+    seconds: float
+    lines: dict[str, list[int]]
+    shared: dict[str, list[int]]
 
 
-def swapped(node: ast.AST) -> Iterator[ast.AST]:
-    """A node with another operator or value."""
-    match node:
-        case ast.Compare(ops=[op]) if type(op) in SWAPS:
-            yield ast.Compare(node.left, [SWAPS[type(op)]()], node.comparators)
-        case ast.BinOp() if type(node.op) in SWAPS:
-            yield ast.BinOp(node.left, SWAPS[type(node.op)](), node.right)
-        case ast.AugAssign():
-            yield ast.Pass()
-            if type(node.op) in SWAPS:
-                yield ast.AugAssign(node.target, SWAPS[type(node.op)](), node.value)
-        case ast.BoolOp():
-            yield ast.BoolOp(SWAPS[type(node.op)](), node.values)
-        case ast.UnaryOp():
-            yield node.operand
-        case ast.Constant(value=bool()):
-            yield ast.Constant(not node.value)
-        case ast.Constant(value=int() | float()):
-            yield ast.Constant(node.value + 1 if isinstance(node.value, int) or not node.value else 2 * node.value)
-        case ast.Break():
-            yield ast.Continue()
-
-
-def without(node: ast.AST) -> Iterator[ast.AST]:
-    """A node without a part: a call, an argument with a name, a condition's sense."""
-    match node:
-        case ast.Expr(value=ast.Call()):
-            yield ast.Pass()
-        case ast.Call(func=ast.Attribute(attr="detach")):
-            yield node.func.value
-        case ast.Call():
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if name in NAMES and isinstance(node.func, ast.Attribute):
-                func = ast.Attribute(node.func.value, NAMES[name], ast.Load())
-                yield ast.Call(func, node.args, node.keywords)
-            for i in range(len(node.keywords)):
-                yield ast.Call(node.func, node.args, node.keywords[:i] + node.keywords[i + 1 :])
-        case ast.If(test=test) if not isinstance(test, ast.Compare | ast.UnaryOp):
-            yield ast.If(ast.UnaryOp(ast.Not(), test), node.body, node.orelse)
-        case ast.IfExp(test=test) if not isinstance(test, ast.Compare | ast.UnaryOp):
-            yield ast.IfExp(ast.UnaryOp(ast.Not(), test), node.body, node.orelse)
-
-
-class Change(NamedTuple):
-    """One change of a file: its place and number among all changes, and what it makes of what."""
-
-    file: str
-    number: int
-    line: int
-    change: str
-
-
-class Changer(ast.NodeTransformer):
-    """Visits the code of a module and makes the change with a given number, if there is one.
+class Recorder:
+    """A pytest plugin that notes what each passing test runs, in files of the package.
 
     Args:
-        file: The module.
-        number: Of the change to make; -1 only lists all of them.
+        folder: The copy of the repository.
+        into: A file for one line of JSON per test.
     """
 
-    def __init__(self, file: str, number: int = -1) -> None:
-        self.file, self.number = file, number
-        self.changes: list[Change] = []
+    def __init__(self, folder: Path, into: Path) -> None:
+        self.prefix, self.into = f"{folder}{os.sep}", into
+        self.found: dict[str, set[int]] = {}
+        self.setup: dict[str, set[int]] = {}
+        self.failed = False
 
-    def visit(self, node: ast.AST) -> ast.AST:
-        """Change a node or what is in it; types, messages and docstrings are left alone."""
-        if isinstance(node, NOT_CODE):
-            return node
-        for new in (*swapped(node), *without(node)):
-            line: int = node.lineno  # type: ignore[attr-defined]
-            self.changes.append(Change(self.file, len(self.changes), line, f"{_short(node)} -> {_short(new)}"))
-            if len(self.changes) - 1 == self.number:
-                return ast.copy_location(new, node)
-        for name, value in ast.iter_fields(node):
-            if name not in ("annotation", "returns", "decorator_list", "bases"):
-                self._visit_field(node, name, value)
-        return node
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
+        """Note what fixtures run, which other tests of the file may share."""
+        self.found, self.failed = self.setup, False
+        sys.settrace(self._entered)
+        try:
+            return (yield)
+        finally:
+            self.found = {}
 
-    def _visit_field(self, node: ast.AST, name: str, value: object) -> None:
-        if isinstance(value, list):
-            value[:] = [self.visit(item) if isinstance(item, ast.AST) else item for item in value]
-        elif isinstance(value, ast.AST):
-            setattr(node, name, self.visit(value))
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Write down a test that has passed."""
+        before = time.process_time()
+        result = yield
+        sys.settrace(None)
+        if not self.failed:
+            lines, shared = ({name: sorted(own) for name, own in found.items()} for found in (self.found, self.setup))
+            with self.into.open("a") as file:
+                file.write(json.dumps(Run(item.nodeid, time.process_time() - before, lines, shared)) + "\n")
+        return result
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Remember a failure or a skip."""
+        self.failed |= not report.passed
 
-def _short(node: ast.AST) -> str:
-    text = ast.unparse(ast.fix_missing_locations(node)).splitlines()[0]
-    return text if len(text) <= 70 else f"{text[:67]}..."
+    def _entered(self, frame: FrameType, event: str, argument: object) -> Any:
+        name = frame.f_code.co_filename
+        if not name.startswith(self.prefix) or not name.startswith("codid_lightning", len(self.prefix)):
+            return None
+        lines = self.found.setdefault(name[len(self.prefix) :], set())
 
+        def line(frame: FrameType, event: str, argument: object) -> Any:
+            lines.add(frame.f_lineno)
+            return line
 
-def changes_in(code: str, file: str) -> list[Change]:
-    """All changes of a module's code."""
-    changer = Changer(file)
-    changer.visit(ast.parse(code))
-    return changer.changes
-
-
-def changes_of(file: str) -> list[Change]:
-    """All changes of a file."""
-    return changes_in((ROOT / file).read_text(), file)
-
-
-def with_change(code: str, change: Change) -> str:
-    """A module's code with a change."""
-    tree = Changer(change.file, change.number).visit(ast.parse(code))
-    return ast.unparse(ast.fix_missing_locations(tree))
+        lines.add(frame.f_lineno)
+        return line
 
 
-def tested(room: Room, copy: Path, seconds: int) -> tuple[str, str]:
-    """Whether the room's tests pass in the copy as it is, or which one fails first, in a fork of this process."""
+class Chosen:
+    """A pytest plugin that runs these tests alone, in this order, each for three times as long as it needs.
+
+    Args:
+        seconds: CPU seconds by test.
+    """
+
+    def __init__(self, seconds: Mapping[str, float]) -> None:
+        self.seconds = seconds
+        self.rank = {test: i for i, test in enumerate(seconds)}
+
+    def pytest_sessionstart(self) -> None:
+        """End the process if it hangs while it imports, or waits for something."""
+        signal.setitimer(signal.ITIMER_PROF, 60)
+        signal.setitimer(signal.ITIMER_REAL, 1200)
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Keep and sort."""
+        items[:] = sorted((i for i in items if i.nodeid in self.rank), key=lambda item: self.rank[item.nodeid])
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """End the process if a test takes far longer than it should."""
+        signal.setitimer(signal.ITIMER_PROF, 10 + 3 * self.seconds[item.nodeid])
+
+
+def in_fork(copy: Path, tests: Sequence[str], plugin: object) -> tuple[str, str]:
+    """Become pytest in the copy, in a fork of this process with all libraries loaded: how it ends, and which test fails."""
     said = copy / "said.txt"
     child = os.fork()
     if child == 0:
-        _test_here(room, copy, said, seconds)
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+        sink = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(sink, 1)
+        os.dup2(sink, 2)
+        os.chdir(copy)
+        sys.path[:0] = [str(copy)]
+        os.environ["PYTHONPATH"] = str(copy)
+        for name in [name for name in sys.modules if name.split(".")[0] in OURS]:
+            del sys.modules[name]
+        os._exit(int(pytest.main([*OPTIONS, "-x", *tests], plugins=[plugin])))
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         return "timeout", ""
@@ -208,120 +193,163 @@ def tested(room: Room, copy: Path, seconds: int) -> tuple[str, str]:
     return "killed", failed[0].split(" - ")[0].split(maxsplit=1)[1] if failed else "import"
 
 
-def _test_here(room: Room, copy: Path, said: Path, seconds: int) -> None:
-    """Become pytest in the copy, for so many seconds of CPU at most."""
-    import pytest
-
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
-    sink = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(sink, 1)
-    os.dup2(sink, 2)
-    os.chdir(copy)
-    sys.path[:0] = [str(copy)]
-    os.environ["PYTHONPATH"] = str(copy)
-    for name in [
-        name for name in sys.modules if name.split(".")[0] in ("codid_lightning", "datamodules", "benchmarks")
-    ]:
-        del sys.modules[name]
-    options = ("-x", "-q", "-p", "no:cacheprovider", "-o", "addopts=", "-m", "not slow", "-W", "ignore")
-    os._exit(int(pytest.main([*options, *room.tests])))
+def runs_of(tests: Sequence[str], copy: Path, kept: Path) -> list[Run]:
+    """What each test of these files runs, found out once and kept."""
+    kept.mkdir(parents=True, exist_ok=True)
+    found = []
+    for test in tests:
+        into = kept / f"{test.replace('/', '.')}.jsonl"
+        if not into.is_file():
+            part = into.with_suffix(".part")
+            part.unlink(missing_ok=True)
+            outcome = in_fork(copy, [test], Recorder(copy, part))
+            print(test, *outcome, flush=True)
+            assert part.is_file(), (copy / "said.txt").read_text()
+            part.rename(into)
+        found += [Run(*json.loads(line)) for line in into.read_text().splitlines()]
+    return found
 
 
-def drawn(names: Sequence[str], count: int, seed: int) -> list[tuple[str, Change]]:
+def chosen(change: Change, lines: set[int], runs: Sequence[Run], seconds: float) -> dict[str, float]:
+    """The tests that run a change, quick ones first and those whose fixtures run it last, for so many CPU seconds."""
+
+    def within(of: Mapping[str, list[int]]) -> bool:
+        return not lines.isdisjoint(of.get(change.file, ()))
+
+    own = sorted((run for run in runs if within(run.lines)), key=lambda run: run.seconds)
+    shared = sorted((r for r in runs if within(r.shared) and not within(r.lines)), key=lambda run: run.seconds)
+    kept, spent = {}, 0.0
+    for run in (*own, *shared):
+        spent += run.seconds
+        if kept and spent > seconds:
+            break
+        kept[run.test] = run.seconds
+    return kept
+
+
+def try_change(change: Change, runs: Sequence[Run], copy: Path, seconds: float) -> tuple[str, str]:
+    """Make a change in the copy, test it, and undo it."""
+    file = copy / change.file
+    before, module = file.read_text(), module_of(file, change.file)
+    tests = chosen(change, module.lines_run(change), runs, seconds)
+    if not tests:
+        return "survived", "no test runs it"
+    file.write_text(module.with_change(change.number))
+    try:
+        return in_fork(copy, list(dict.fromkeys(test.split("::")[0] for test in tests)), Chosen(tests))
+    finally:
+        file.write_text(before)
+
+
+def drawn(names: Sequence[str], count: int, seed: int, root: Path) -> list[tuple[str, Change]]:
     """Changes at random, of each room in turn, so that all rooms have as many whenever it is stopped."""
     rooms = []
     for name in names:
-        every = [change for file in ROOMS[name].files for change in changes_of(file)]
-        chosen = random.Random(f"{name} {seed}").sample(every, min(count, len(every)))
-        rooms.append([(name, change) for change in chosen])
+        every = [change for file in ROOMS[name].files for change in module_of(root / file, file).changes]
+        found = random.Random(f"{name} {seed}").sample(every, min(count, len(every)))
+        rooms.append([(name, change) for change in found])
     return [found for together in zip_longest(*rooms) for found in together if found is not None]
 
 
-def report(path: Path) -> str:
-    """How many changes of each room were noticed."""
-    lines = ["| room | changes | noticed | % |", "|---|---|---|---|"]
+def report(path: Path) -> list[str]:
+    """How many changes of each room are noticed, and those that are not."""
+    lines = ["| room | changes | noticed | equivalent | noticed of the others, % |", "|---|---|---|---|---|"]
     rows = list(rows_of(path))
     for name in (*ROOMS, "all"):
         here = [row for row in rows if name in (row["room"], "all")]
         noticed = sum(row["outcome"] != "survived" for row in here)
-        lines.append(f"| {name} | {len(here)} | {noticed} | {100 * noticed / max(1, len(here)):.1f} |")
-    return "\n".join(lines)
+        same = sum(_equivalent(row) for row in here)
+        share = 100 * noticed / max(1, len(here) - same)
+        lines.append(f"| {name} | {len(here)} | {noticed} | {same} | {share:.1f} |")
+    lines += ["", "Not noticed:", "", "| file | line | change | reason |", "|---|---|---|---|"]
+    for row in sorted((row for row in rows if row["outcome"] == "survived"), key=lambda row: not _equivalent(row)):
+        change = row["change"].replace("|", "\\|")
+        lines.append(f"| {row['file']} | {row['line']} | `{change}` | {row['reason'] or 'not looked at'} |")
+    return lines
+
+
+def _equivalent(row: Mapping[str, str]) -> bool:
+    return row["outcome"] == "survived" and row["reason"].startswith("equivalent")
 
 
 def main() -> None:
     """Try what has not been tried; every row is on disk as soon as it is known."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--per_room", type=int, default=80, help="changes to try in each room")
+    parser.add_argument("--per_room", type=int, default=65, help="changes to try in each room")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rooms", nargs="+", choices=list(ROOMS), default=list(ROOMS))
-    parser.add_argument("--seconds", type=int, default=150, help="of CPU for the tests of one change")
+    parser.add_argument("--seconds", type=float, default=60, help="of CPU for the tests of one change")
     parser.add_argument("--again", action="store_true", help="try the changes that survived once more")
+    parser.add_argument("--report", action="store_true", help="only write the report")
     parser.add_argument("--output", type=Path, default=ROOT / "results" / "mutation.csv")
+    parser.add_argument("--kept", type=Path, help="folder for what each test runs (default: by revision, temporary)")
     options = parser.parse_args()
-    sys.dont_write_bytecode = True
-    os.environ |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    for module in LOADED:
-        import_module(module)
     options.output = options.output.absolute()
+    if not options.report:
+        _load()
+        with tempfile.TemporaryDirectory() as place:
+            copy = copy_repository(Path(place))
+            kept = options.kept or Path(tempfile.gettempdir()) / f"mutation-{revision()}"
+            try_all(options, copy, kept)
+    title = "Which changes of the code the tests notice"
+    options.output.with_suffix(".md").write_text("\n".join([*header(title), "", *report(options.output), ""]))
+    print(*report(options.output), sep="\n")
+
+
+def try_all(options: argparse.Namespace, copy: Path, kept: Path) -> None:
+    """Try each change that has no row yet."""
     rows = list(rows_of(options.output))
+    todo = [found for found in drawn(options.rooms, options.per_room, options.seed, copy)]
     if options.again:
-        keep_rows(options.output, [row for row in rows if row["outcome"] != "survived"])
-    known = {key(row) for row in rows_of(options.output)}
-    survived = {key(row) for row in rows if row["outcome"] == "survived"}
-    with tempfile.TemporaryDirectory() as place:
-        copy = Path(place)
-        copy_repository(copy)
-        check_unchanged(options.rooms, copy, options.seconds)
-        for name, change in drawn(options.rooms, options.per_room, options.seed):
-            row: dict[str, Any] = {"room": name, **change._asdict()}
-            if key(row) in known or (options.again and key(row) not in survived):
-                continue
-            row |= try_change(change, ROOMS[name], copy, options.seconds)
+        survived = {key(row) for row in rows if row["outcome"] == "survived" and not _equivalent(row)}
+        todo = [(name, change) for name, change in todo if key(change._asdict()) in survived]
+    else:
+        known = {key(row) for row in rows}
+        todo = [(name, change) for name, change in todo if key(change._asdict()) not in known]
+    for i, (name, change) in enumerate(todo):
+        outcome, noticed_by = try_change(change, runs_of(ROOMS[name].tests, copy, kept), copy, options.seconds)
+        row = {"room": name, **change._asdict(), "outcome": outcome, "noticed_by": noticed_by, "reason": ""}
+        row = {field: row.get(field, revision()) for field in FIELDS}
+        if options.again:
+            replace_row(options.output, row)
+        else:
             append_row(options.output, FIELDS, row)
-            print(*row.values(), flush=True)
-    print(report(options.output))
-
-
-def check_unchanged(names: Sequence[str], copy: Path, seconds: int) -> None:
-    """Raise if the tests fail without any change."""
-    for name in names:
-        outcome, test = tested(ROOMS[name], copy, seconds)
-        assert outcome == "survived", f"{name} as it is: {outcome} {test}"
+        print(f"{i + 1}/{len(todo)}", *row.values(), flush=True)
 
 
 def key(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """What tells one change from another."""
+    """What tells one change from another, also after lines have moved."""
     return tuple(str(row[name]) for name in ("file", "number", "change"))
 
 
-def keep_rows(path: Path, rows: list[dict[str, str]]) -> None:
-    """Write the file anew with these rows."""
+def replace_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Write the file anew with another outcome of a change; what was said of one that survives again is kept."""
+    rows = [
+        {**row, "reason": old["reason"] if row["outcome"] == "survived" else ""} if key(old) == key(row) else old
+        for old in rows_of(path)
+    ]
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
 
-def copy_repository(folder: Path) -> None:
+def copy_repository(folder: Path) -> Path:
     """Copy what the tests need."""
-    for name in COPIED:
+    for name in (*OURS, "pyproject.toml"):
         source = ROOT / name
         if source.is_dir():
             shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, folder / name)
+    return folder
 
 
-def try_change(change: Change, room: Room, copy: Path, seconds: int) -> dict[str, str]:
-    """Make a change in the copy, test it, and undo it."""
-    file = copy / change.file
-    before = file.read_text()
-    file.write_text(with_change(before, change))
-    try:
-        outcome, noticed_by = tested(room, copy, seconds)
-    finally:
-        file.write_text(before)
-    return {"outcome": outcome, "noticed_by": noticed_by}
+def _load() -> None:
+    sys.dont_write_bytecode = True
+    os.environ |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    for module in LOADED:
+        import_module(module)
 
 
 if __name__ == "__main__":
