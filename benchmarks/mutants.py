@@ -2,7 +2,7 @@
 
 Its changes of strings are left out, as are messages of errors: their wording is not a result. So are changes of a value
 or an argument to None, which raise wherever the code is run at all. mutmut leaves out functions with a decorator, since
-it calls a changed function by way of the unchanged one; here a change is written into the file, and they are changed too.
+it calls a changed function by way of the unchanged one; here a change is written into the file, so they are changed too.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@
     python benchmarks/mutation.py --report                 # results/mutation.md from results/mutation.csv
 
 Rooms are the losses, clustering, the CoDID step and the heads. Changes are those of mutmut (benchmarks/mutants.py says
-which), drawn at random from all of a room's files. First each test is run once, and its lines and seconds are kept; then
-a change is tried in a copy of the repository by the tests that run its line, quick ones first, until one fails. The
-hashes of weights in tests/golden are not among the tests. A finished row is on disk at once. The column `reason` is
-filled in by hand for changes that are left; one that begins with `equivalent` says that no test can notice the change.
+which), drawn at random from all of a room's files. First each test is run once, and its lines and seconds are kept.
+Then a change is tried in a copy of the repository by the tests that run its line, quick ones first, until one fails.
+The hashes of weights in tests/golden are not among the tests. A finished row is on disk at once. The column `reason`
+is filled in by hand for changes that are left; one that begins with `equivalent` says that no test can notice it.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ OF_STEP = _tests(
 )
 OF_STEP += _tests("methods", "sources experts propensity prior cells own_parts mode_checks")
 OF_STEP += ("tests/baselines/test_penalties.py", "tests/faults/test_numerics.py")
+OF_HEADS = ("slots", "discriminator", "conditional")
 STEP_FILES = ("module", "target", "parts/alignments", "parts/weights", "parts/splits")
 ROOMS = {
     "losses": Room(("codid_lightning/methods/losses.py",), OF_STEP),
@@ -170,7 +171,7 @@ class Chosen:
 
 
 def in_fork(copy: Path, tests: Sequence[str], plugin: object) -> tuple[str, str]:
-    """Become pytest in the copy, in a fork of this process with all libraries loaded: how it ends, and which test fails."""
+    """Become pytest in the copy, in a fork of this process, which has all libraries: how it ends, and what fails."""
     said = copy / "said.txt"
     child = os.fork()
     if child == 0:
@@ -299,7 +300,7 @@ def main() -> None:
 def try_all(options: argparse.Namespace, copy: Path, kept: Path) -> None:
     """Try each change that has no row yet."""
     rows = list(rows_of(options.output))
-    todo = [found for found in drawn(options.rooms, options.per_room, options.seed, copy)]
+    todo = drawn(options.rooms, options.per_room, options.seed, copy)
     if options.again:
         survived = {key(row) for row in rows if row["outcome"] == "survived" and not _equivalent(row)}
         todo = [(name, change) for name, change in todo if key(change._asdict()) in survived]
@@ -336,7 +337,7 @@ def replace_row(path: Path, row: Mapping[str, Any]) -> None:
 
 def copy_repository(folder: Path) -> Path:
     """Copy what the tests need."""
-    for name in (*OURS, "pyproject.toml"):
+    for name in (*OURS, "docs", "pyproject.toml"):
         source = ROOT / name
         if source.is_dir():
             shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))

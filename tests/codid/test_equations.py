@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,13 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score
 
+from codid_lightning import metrics
+from codid_lightning.clustering import moves
+from codid_lightning.methods import losses
+from codid_lightning.methods.baselines import find_methods
 from codid_lightning.methods.codid.discovery import ModeDiscovery
-from codid_lightning.methods.codid.parts.mode_losses import PredictModes
+from codid_lightning.methods.codid.parts.alignments import Alignment
+from codid_lightning.methods.codid.parts.mode_losses import ModeLoss, PredictModes
 from codid_lightning.methods.codid.parts.splits import LearnedSplits
 from codid_lightning.methods.losses import isotropic_loss, weight_alignment_loss
 from codid_lightning.methods.scores import SplitScores
@@ -70,6 +77,35 @@ def test_every_row_names_a_function_and_a_test():
     for row in rows:
         assert re.search(r"`(codid_lightning|datamodules)\.", row), row
         assert "`tests/" in row, row
+
+
+def own_functions(module: ModuleType) -> set[str]:
+    """Names of a module's public functions."""
+    found = {name: function.__module__ for name, function in inspect.getmembers(module, inspect.isfunction)}
+    return {name for name, place in found.items() if place == module.__name__ and not name.startswith("_")}
+
+
+def classes_below(parent: type) -> set[str]:
+    """Names of the classes of the package that a config can name."""
+    found = {c for c in parent.__subclasses__() if c.__module__.startswith("codid_lightning")}
+    below = {name for c in found for name in classes_below(c)}
+    return below | {c.__name__ for c in found if not inspect.isabstract(c)}
+
+
+KINDS = {
+    "losses": own_functions(losses),
+    "moves": own_functions(moves),
+    "metrics": {name for name in metrics.__all__ if name.islower()} | {"CellAccuracy"},
+    "mode losses": classes_below(ModeLoss),
+    "alignments": classes_below(Alignment),
+    "baselines": {method.__module__.split(".")[-1] for method in find_methods().values()} - {"base"},
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), sorted((kind, name) for kind, names in KINDS.items() for name in names))
+def test_every_loss_move_and_metric_has_a_row(kind, name):
+    """A function, a class, or something in a baseline's module."""
+    assert name in {part for entry in FUNCTIONS for part in entry.split(".")}, kind
 
 
 @pytest.mark.parametrize("equation", range(1, 12))
