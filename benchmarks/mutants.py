@@ -2,7 +2,7 @@
 
 Its changes of strings are left out, as are messages of errors: their wording is not a result. So are changes of a value
 or an argument to None, which raise wherever the code is run at all. mutmut leaves out functions with a decorator, since
-it calls a changed function by way of the unchanged one; here a change is written into the file, so they are changed too.
+it calls a changed function by way of the unchanged one; here a change is written into the file, and those count, too.
 """
 
 from __future__ import annotations
@@ -123,17 +123,26 @@ class Module:
 
     def lines_run(self, change: Change) -> set[int]:
         """The lines that a test runs if it runs the change: of a default or a constant, those that may use it."""
-        within = [
-            node
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.FunctionDef) and node.lineno <= change.line <= (node.end_lineno or 0)
-        ]
+        within = self._functions_around(change)
         if not within:
-            return set(range(1, self.tree.body[-1].end_lineno or 1))
-        inner = max(within, key=lambda node: node.lineno)
+            return set(range(1, (self.tree.body[-1].end_lineno or 0) + 1))
+        inner = within[-1]
         if change.line < inner.body[0].lineno:
             return set(range(inner.body[0].lineno, (inner.end_lineno or 0) + 1))
         return set(range(change.line, change.last + 1))
+
+    def function_of(self, change: Change) -> str:
+        """The qualified name of the function or method whose body has the change, empty if there is none."""
+        within = self._functions_around(change)
+        if not within or change.line <= max(within[0].lineno, within[0].body[0].lineno - 1):
+            return ""
+        classes = [n for n in ast.walk(self.tree) if isinstance(n, ast.ClassDef) and _has(n, change)]
+        return ".".join([*(node.name for node in sorted(classes, key=lambda node: node.lineno)), within[0].name])
+
+    def _functions_around(self, change: Change) -> list[ast.FunctionDef]:
+        """Those whose lines have the change, the outermost first."""
+        found = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef) and _has(node, change)]
+        return sorted(found, key=lambda node: node.lineno)
 
     def _not_code(self) -> set[int]:
         nodes = [n for n in ast.walk(self.tree) if isinstance(n, ast.Raise | ast.Assert | ast.Import | ast.ImportFrom)]
@@ -142,6 +151,10 @@ class Module:
     def _short(self, node: cst.CSTNode) -> str:
         text = " ".join(self.module.code_for_node(node).split())
         return text if len(text) <= 70 else f"{text[:67]}..."
+
+
+def _has(node: ast.FunctionDef | ast.ClassDef, change: Change) -> bool:
+    return node.lineno <= change.line <= (node.end_lineno or 0)
 
 
 @cache

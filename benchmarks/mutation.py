@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gc
 import json
 import os
 import random
@@ -25,11 +26,11 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -41,11 +42,14 @@ from benchmarks.rows import append_row, rows_of
 
 ROOT = Path(__file__).parents[1]
 OURS = ("codid_lightning", "datamodules", "benchmarks", "configs", "tests")
-LOADED = ("torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "hypothesis")
-LOADED += ("sklearn.mixture", "sklearn.utils.estimator_checks", "scipy.special", "pandas", "matplotlib.pyplot")
 FIELDS = ("room", "file", "number", "line", "change", "outcome", "noticed_by", "revision", "reason")
-OPTIONS = ("-q", "-p", "no:cacheprovider", "-o", "addopts=", "-m", "not slow", "-W", "ignore", "--hypothesis-seed=0")
+OPTIONS = ["-q", "-s", "-W", "ignore", "-m", "not slow", "-o", "addopts=", "--hypothesis-seed=0"]
+OPTIONS += ["-p", "no:cacheprovider", "-p", "no:faulthandler"]
+    *"-q -s -p no:cacheprovider -p no:faulthandler -W ignore --hypothesis-seed=0 -o addopts= -m".split(),
+    "not slow",
+]
 MEMORY = 6 << 30  # bytes a test of a change may take
+LONG = 6  # CPU seconds of tests that are left out
 
 
 class Room(NamedTuple):
@@ -63,15 +67,15 @@ CODID, CLUSTERING = "codid_lightning/methods/codid", "codid_lightning/clustering
 OF_CLUSTERING = _tests("clustering", "niw mixture moves per_value dpgmm degenerate scikit_learn harmonizer")
 OF_STEP = _tests(
     "codid",
-    "losses equations weights halves steps meta_gradient fast heads several_attributes predictions schedule variants "
-    "statistics kept selection",
+    "losses weights halves steps meta_gradient fast heads several_attributes kept equations predictions variants "
+    "schedule statistics",
 )
-OF_STEP += _tests("methods", "sources experts propensity prior cells own_parts mode_checks")
-OF_STEP += ("tests/baselines/test_penalties.py", "tests/faults/test_numerics.py")
+OF_STEP += _tests("methods", "cells own_parts")
+OF_LOSSES = (*OF_STEP[:10], "tests/baselines/test_penalties.py")
 OF_HEADS = ("slots", "discriminator", "conditional")
 STEP_FILES = ("module", "target", "parts/alignments", "parts/weights", "parts/splits")
 ROOMS = {
-    "losses": Room(("codid_lightning/methods/losses.py",), OF_STEP),
+    "losses": Room(("codid_lightning/methods/losses.py",), OF_LOSSES),
     "clustering": Room(
         tuple(str(file.relative_to(ROOT)) for file in sorted((ROOT / CLUSTERING).glob("[a-z]*.py"))), OF_CLUSTERING
     ),
@@ -117,10 +121,13 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Write down a test that has passed."""
+        """Write down a test that has passed, unless it takes long."""
+        signal.signal(signal.SIGPROF, _too_long)
+        signal.setitimer(signal.ITIMER_PROF, LONG)
         before = time.process_time()
         result = yield
         sys.settrace(None)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         if not self.failed:
             lines, shared = ({name: sorted(own) for name, own in found.items()} for found in (self.found, self.setup))
             with self.into.open("a") as file:
@@ -145,73 +152,165 @@ class Recorder:
         return line
 
 
+def _too_long(number: int, frame: object) -> None:
+    raise TimeoutError("This test takes too long for a change to be tried by it.")
+
+
 class Chosen:
-    """A pytest plugin that runs these tests alone, in this order, each for three times as long as it needs.
+    """A pytest plugin that runs these tests alone, in this order, until one fails or takes far longer than it should.
 
     Args:
         seconds: CPU seconds by test.
+        said: A file for the test that fails.
     """
 
-    def __init__(self, seconds: Mapping[str, float]) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: Mapping[str, float], said: Path) -> None:
+        self.seconds, self.said = seconds, said
         self.rank = {test: i for i, test in enumerate(seconds)}
-
-    def pytest_sessionstart(self) -> None:
-        """End the process if it hangs while it imports, or waits for something."""
-        signal.setitimer(signal.ITIMER_PROF, 60)
-        signal.setitimer(signal.ITIMER_REAL, 1200)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keep and sort."""
         items[:] = sorted((i for i in items if i.nodeid in self.rank), key=lambda item: self.rank[item.nodeid])
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """End the process if a test takes far longer than it should."""
-        signal.setitimer(signal.ITIMER_PROF, 10 + 3 * self.seconds[item.nodeid])
+        """End the process if the test hangs."""
+        signal.setitimer(signal.ITIMER_PROF, 5 + 3 * self.seconds[item.nodeid])
+        signal.setitimer(signal.ITIMER_REAL, 900)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Say which test fails."""
+        if report.failed:
+            self.said.write_text(report.nodeid)
+            os._exit(1)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Say that a file cannot even be imported."""
+        if report.failed:
+            self.said.write_text("import")
+            os._exit(1)
 
 
-def in_fork(copy: Path, tests: Sequence[str], plugin: object) -> tuple[str, str]:
-    """Become pytest in the copy, in a fork of this process, which has all libraries: how it ends, and what fails."""
-    said = copy / "said.txt"
-    child = os.fork()
-    if child == 0:
-        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-        sink = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(sink, 1)
-        os.dup2(sink, 2)
-        os.chdir(copy)
-        sys.path[:0] = [str(copy)]
-        os.environ["PYTHONPATH"] = str(copy)
-        for name in [name for name in sys.modules if name.split(".")[0] in OURS]:
-            del sys.modules[name]
-        os._exit(int(pytest.main([*OPTIONS, "-x", *tests], plugins=[plugin])))
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        return "timeout", ""
-    if os.WEXITSTATUS(status) == 0:
-        return "survived", ""
-    failed = [line for line in said.read_text().splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return "killed", failed[0].split(" - ")[0].split(maxsplit=1)[1] if failed else "import"
+class Tries:
+    """A pytest plugin in whose place of the loop over tests changes are tried, each in a fork that has all imported.
+
+    Args:
+        copy: The copy of the repository.
+        options: Of the command line.
+    """
+
+    def __init__(self, copy: Path, options: argparse.Namespace) -> None:
+        self.copy, self.options = copy, options
+        self.said = copy / "said.txt"
+        self.items: dict[str, pytest.Item] = {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Instead of running all tests."""
+        self.items = {item.nodeid: item for item in session.items}
+        try_all(self.options, self)
+        return True
+
+    def runs(self, tests: Sequence[str]) -> list[Run]:
+        """What each test of these files runs, found out once and kept."""
+        kept: Path = self.options.kept
+        kept.mkdir(parents=True, exist_ok=True)
+        found = []
+        for test in tests:
+            into = kept / f"{test.replace('/', '.')}.jsonl"
+            if not into.is_file():
+                part = into.with_suffix(".part")
+                part.write_text("")
+                names = [name for name in self.items if name.startswith(f"{test}::")]
+                print(test, len(names), self.in_fork(partial(self.run, names, Recorder(self.copy, part))), flush=True)
+                part.rename(into)
+            found += [Run(*json.loads(line)) for line in into.read_text().splitlines()]
+        return found
+
+    def try_change(self, change: Change, tests: dict[str, float]) -> tuple[str, str]:
+        """Make a change, test it, and undo it."""
+        if not tests:
+            return "survived", "no test runs it"
+        file = self.copy / change.file
+        before, module = file.read_text(), module_of(file, change.file)
+        code, name = module.with_change(change.number), module.function_of(change)
+        chosen = Chosen(tests, self.said)
+
+        def body() -> None:
+            if name and put_code(str(file), name, before, code):
+                self.run(list(tests), chosen)
+            else:
+                file.write_text(code)
+                anew(list(dict.fromkeys(test.split("::")[0] for test in tests)), chosen)
+
+        try:
+            return self.in_fork(body)
+        finally:
+            file.write_text(before)
+
+    def run(self, names: Sequence[str], plugin: object) -> None:
+        """Run these tests here."""
+        items = [self.items[name] for name in names]
+        items[0].config.pluginmanager.register(plugin)
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+
+    def in_fork(self, body: Callable[[], None]) -> tuple[str, str]:
+        """How a fork of this process ends, and what it says."""
+        self.said.write_text("")
+        child = os.fork()
+        if child == 0:
+            resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+            sink = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(sink, 1)
+            os.dup2(sink, 2)
+            try:
+                body()
+            except BaseException:
+                os._exit(2)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status):
+            return "timeout", ""
+        outcomes = {0: "survived", 1: "killed"}
+        return outcomes.get(os.WEXITSTATUS(status), "error"), self.said.read_text()
 
 
-def runs_of(tests: Sequence[str], copy: Path, kept: Path) -> list[Run]:
-    """What each test of these files runs, found out once and kept."""
-    kept.mkdir(parents=True, exist_ok=True)
-    found = []
-    for test in tests:
-        into = kept / f"{test.replace('/', '.')}.jsonl"
-        if not into.is_file():
-            part = into.with_suffix(".part")
-            part.unlink(missing_ok=True)
-            outcome = in_fork(copy, [test], Recorder(copy, part))
-            print(test, *outcome, flush=True)
-            assert part.is_file(), (copy / "said.txt").read_text()
-            part.rename(into)
-        found += [Run(*json.loads(line)) for line in into.read_text().splitlines()]
-    return found
+def put_code(file: str, name: str, before: str, after: str) -> bool:
+    """Give the functions of a file with this qualified name their new code; whether that was possible."""
+    old, new = (_codes(compile(code, file, "exec"), name) for code in (before, after))
+    if len(old) != len(new):
+        return False
+    changed = {one.co_firstlineno: other for one, other in zip(old, new, strict=True) if one != other}
+    functions = [
+        found
+        for found in gc.get_objects()
+        if isinstance(found, FunctionType)
+        and found.__code__.co_filename == file
+        and found.__code__.co_qualname == name
+        and found.__code__.co_firstlineno in changed
+    ]
+    try:
+        for function in functions:
+            function.__code__ = changed[function.__code__.co_firstlineno]
+    except ValueError:  # it uses other variables of an outer function
+        return False
+    return bool(functions)
 
 
-def chosen(change: Change, lines: set[int], runs: Sequence[Run], seconds: float) -> dict[str, float]:
+def _codes(code: CodeType, name: str) -> list[CodeType]:
+    inside = [found for part in code.co_consts if isinstance(part, CodeType) for found in _codes(part, name)]
+    return [code, *inside] if code.co_qualname == name else inside
+
+
+def anew(tests: list[str], chosen: Chosen) -> None:
+    """Import all of ours anew, and run the tests."""
+    signal.setitimer(signal.ITIMER_PROF, 60)
+    for name in [name for name in sys.modules if name.split(".")[0] in OURS]:
+        del sys.modules[name]
+    os._exit(int(pytest.main([*OPTIONS, *tests], plugins=[chosen])))
+
+
+def chosen_tests(change: Change, lines: set[int], runs: Sequence[Run], seconds: float) -> dict[str, float]:
     """The tests that run a change, quick ones first and those whose fixtures run it last, for so many CPU seconds."""
 
     def within(of: Mapping[str, list[int]]) -> bool:
@@ -226,20 +325,6 @@ def chosen(change: Change, lines: set[int], runs: Sequence[Run], seconds: float)
             break
         kept[run.test] = run.seconds
     return kept
-
-
-def try_change(change: Change, runs: Sequence[Run], copy: Path, seconds: float) -> tuple[str, str]:
-    """Make a change in the copy, test it, and undo it."""
-    file = copy / change.file
-    before, module = file.read_text(), module_of(file, change.file)
-    tests = chosen(change, module.lines_run(change), runs, seconds)
-    if not tests:
-        return "survived", "no test runs it"
-    file.write_text(module.with_change(change.number))
-    try:
-        return in_fork(copy, list(dict.fromkeys(test.split("::")[0] for test in tests)), Chosen(tests))
-    finally:
-        file.write_text(before)
 
 
 def drawn(names: Sequence[str], count: int, seed: int, root: Path) -> list[tuple[str, Change]]:
@@ -279,38 +364,52 @@ def main() -> None:
     parser.add_argument("--per_room", type=int, default=65, help="changes to try in each room")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rooms", nargs="+", choices=list(ROOMS), default=list(ROOMS))
-    parser.add_argument("--seconds", type=float, default=60, help="of CPU for the tests of one change")
+    parser.add_argument("--seconds", type=float, default=12, help="of CPU for the tests of one change")
     parser.add_argument("--again", action="store_true", help="try the changes that survived once more")
     parser.add_argument("--report", action="store_true", help="only write the report")
     parser.add_argument("--output", type=Path, default=ROOT / "results" / "mutation.csv")
     parser.add_argument("--kept", type=Path, help="folder for what each test runs (default: by revision, temporary)")
     options = parser.parse_args()
-    options.output = options.output.absolute()
+    options.output, options.revision = options.output.absolute(), revision()
     if not options.report:
-        _load()
+        options.kept = (options.kept or Path(tempfile.gettempdir()) / f"mutation-{options.revision}").absolute()
         with tempfile.TemporaryDirectory() as place:
-            copy = copy_repository(Path(place))
-            kept = options.kept or Path(tempfile.gettempdir()) / f"mutation-{revision()}"
-            try_all(options, copy, kept)
+            start(copy_repository(Path(place)), options)
     title = "Which changes of the code the tests notice"
     options.output.with_suffix(".md").write_text("\n".join([*header(title), "", *report(options.output), ""]))
     print(*report(options.output), sep="\n")
 
 
-def try_all(options: argparse.Namespace, copy: Path, kept: Path) -> None:
+def start(copy: Path, options: argparse.Namespace) -> None:
+    """Collect the tests of the copy, and try the changes in place of running them."""
+    sys.dont_write_bytecode = True
+    os.environ |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(copy)}
+    os.chdir(copy)
+    sys.path[:0] = [str(copy)]
+    for name in [name for name in sys.modules if name.split(".")[0] in OURS]:
+        del sys.modules[name]
+    tests = dict.fromkeys(test for room in options.rooms for test in ROOMS[room].tests)
+    code = pytest.main([*OPTIONS, *tests], plugins=[Tries(copy, options)])
+    assert code == pytest.ExitCode.OK, code
+
+
+def try_all(options: argparse.Namespace, tries: Tries) -> None:
     """Try each change that has no row yet."""
     rows = list(rows_of(options.output))
-    todo = drawn(options.rooms, options.per_room, options.seed, copy)
+    todo = drawn(options.rooms, options.per_room, options.seed, tries.copy)
     if options.again:
         survived = {key(row) for row in rows if row["outcome"] == "survived" and not _equivalent(row)}
         todo = [(name, change) for name, change in todo if key(change._asdict()) in survived]
     else:
         known = {key(row) for row in rows}
         todo = [(name, change) for name, change in todo if key(change._asdict()) not in known]
+    runs = {name: tries.runs(ROOMS[name].tests) for name in options.rooms}
     for i, (name, change) in enumerate(todo):
-        outcome, noticed_by = try_change(change, runs_of(ROOMS[name].tests, copy, kept), copy, options.seconds)
+        lines = module_of(tries.copy / change.file, change.file).lines_run(change)
+        tests = chosen_tests(change, lines, runs[name], options.seconds)
+        outcome, noticed_by = tries.try_change(change, tests)
         row = {"room": name, **change._asdict(), "outcome": outcome, "noticed_by": noticed_by, "reason": ""}
-        row = {field: row.get(field, revision()) for field in FIELDS}
+        row = {field: row.get(field, options.revision) for field in FIELDS}
         if options.again:
             replace_row(options.output, row)
         else:
@@ -344,13 +443,6 @@ def copy_repository(folder: Path) -> Path:
         else:
             shutil.copy(source, folder / name)
     return folder
-
-
-def _load() -> None:
-    sys.dont_write_bytecode = True
-    os.environ |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    for module in LOADED:
-        import_module(module)
 
 
 if __name__ == "__main__":

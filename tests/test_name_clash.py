@@ -30,7 +30,7 @@ def test_the_current_folder_does_not_hide_ours_unless_python_is_told_to_look_the
     assert code == 1
     hiding = file if file.name == "datamodules.py" else file.parent
     assert message.splitlines() == [
-        f"codid: {hiding} hides this program's package of the same name. Rename it, or start codid in another folder."
+        f"codid: {hiding} hides this program's package of the same name. Rename it, or start in another folder."
     ]
 
 
@@ -46,3 +46,16 @@ def test_folders_of_other_projects_do_no_harm_and_their_classes_can_be_named(tmp
     configs = ("-c", "configs/toy/base.yaml", "-c", "configs/toy/mine.yaml")
     few = ("--trainer.fast_dev_run=1", "--data.samples_per_mode=40", "--trainer.enable_progress_bar=false")
     assert said(tmp_path, "fit", *configs, *few)[0] == 0
+
+
+@pytest.mark.parametrize("imported", ["codid_lightning import CoDID", "codid_lightning.training import build"])
+def test_a_script_beside_such_a_folder_is_told(tmp_path, imported):
+    (tmp_path / "datamodules").mkdir()
+    (tmp_path / "datamodules" / "__init__.py").touch()
+    script = tmp_path / "train.py"
+    script.write_text(f"from {imported}\n")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: {tmp_path / 'datamodules'} hides this program's package of the same name.")

@@ -13,12 +13,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
 
 from codid_lightning import __version__
 from codid_lightning.cli import arguments
 from codid_lightning.cli.console import COMMANDS, TRAINER_COMMANDS, overview
+from codid_lightning.errors import hidden_datamodules
 
 
 def main(args: list[str] | None = None) -> int:
@@ -46,12 +45,8 @@ def main(args: list[str] | None = None) -> int:
     except argparse.ArgumentError as error:
         print(f"codid: {error}", file=sys.stderr)
         return 2
-    if hiding := _other_datamodules():
-        print(
-            f"codid: {hiding} hides this program's package of the same name. Rename it, or start codid in another "
-            "folder.",
-            file=sys.stderr,
-        )
+    if hidden := hidden_datamodules():
+        print(f"codid: {hidden}", file=sys.stderr)
         return 1
     with _importing(alone):
         from codid_lightning.cli.errors import reported
@@ -81,17 +76,6 @@ def _importing(alone: bool) -> Iterator[None]:
         if alone:
             gc.freeze()
             gc.enable()
-
-
-def _other_datamodules() -> Path | None:
-    """A folder or file `datamodules` of somebody else that Python finds first, if there is one; nothing is imported."""
-    spec = find_spec("datamodules")
-    if spec is None or spec.origin is None:
-        return None
-    found = Path(spec.origin)
-    if found.name != "__init__.py":
-        return found
-    return None if (found.parent / "labelled.py").is_file() else found.parent
 
 
 def _nearest(command: str) -> str:
