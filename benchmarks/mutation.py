@@ -45,9 +45,6 @@ OURS = ("codid_lightning", "datamodules", "benchmarks", "configs", "tests")
 FIELDS = ("room", "file", "number", "line", "change", "outcome", "noticed_by", "revision", "reason")
 OPTIONS = ["-q", "-s", "-W", "ignore", "-m", "not slow", "-o", "addopts=", "--hypothesis-seed=0"]
 OPTIONS += ["-p", "no:cacheprovider", "-p", "no:faulthandler"]
-    *"-q -s -p no:cacheprovider -p no:faulthandler -W ignore --hypothesis-seed=0 -o addopts= -m".split(),
-    "not slow",
-]
 MEMORY = 6 << 30  # bytes a test of a change may take
 LONG = 6  # CPU seconds of tests that are left out
 
@@ -80,9 +77,7 @@ ROOMS = {
         tuple(str(file.relative_to(ROOT)) for file in sorted((ROOT / CLUSTERING).glob("[a-z]*.py"))), OF_CLUSTERING
     ),
     "step": Room(tuple(f"{CODID}/{name}.py" for name in STEP_FILES), OF_STEP),
-    "heads": Room(
-        tuple(f"codid_lightning/nn/{name}.py" for name in ("slots", "discriminator", "conditional")), OF_STEP
-    ),
+    "heads": Room(tuple(f"codid_lightning/nn/{name}.py" for name in OF_HEADS), OF_STEP),
 }
 
 
