@@ -386,8 +386,8 @@ class AttributeDataModule(LightningDataModule, ABC):
             return data
         raise DataError(
             f"{type(self).__name__}: {int(bad.sum())} of {len(data)} samples of `{split}` hold NaN or infinity"
-            f"{self.place_of_bad_values(data.x[bad])} (first {_first(data, bad)}); clean {self.origin}, or set "
-            "data.on_bad_values to `drop` or `impute`."
+            f"{self.place_of_bad_values(data.x[bad])} (first {_first(data, bad)}, counted from 0); clean "
+            f"{self.origin}, or set data.on_bad_values to `drop` or `impute`."
         )
 
 

@@ -81,7 +81,9 @@ def _first_text(values: Array) -> str:
     if values.ndim != 1:
         return f" but of type {values.dtype}"
     strange = np.flatnonzero(pd.to_numeric(pd.Series(values), errors="coerce").isna() & ~pd.isna(values))
-    return f": row {strange[0]} holds `{values[strange[0]]}`" if len(strange) else f" but of type {values.dtype}"
+    if len(strange) == 0:
+        return f" but of type {values.dtype}"
+    return f": row {strange[0]}, counted from 0, holds `{values[strange[0]]}`"
 
 
 def label_texts(values: Array, name: str, file: Path) -> list[str | None]:
@@ -106,7 +108,9 @@ def number(
     """
     texts = label_texts(values, name, file)
     if empty := [row for row, text in enumerate(texts) if text is None]:
-        raise DataError(f"{len(empty)} labels `{name}` of {file} are empty, the first in rows {empty[:5]} ({key}).")
+        raise DataError(
+            f"{len(empty)} labels `{name}` of {file} are empty, the first in rows {empty[:5]}, counted from 0 ({key})."
+        )
     names = label_names(texts) if known is None else tuple(known)
     index = positions(texts, names)
     if strange := sorted({str(texts[row]) for row in (index < 0).nonzero().flatten().tolist()}):

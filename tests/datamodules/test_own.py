@@ -361,7 +361,9 @@ def edited(**columns):
 def test_empty_labels_are_refused_by_row(tmp_path):
     table = frame()
     table.loc[[3, 9], "color"] = None
-    with pytest.raises(DataError, match=r"2 labels `color` of .*table\.csv are empty.*\[3, 9\] \(data\.attributes\)"):
+    with pytest.raises(
+        DataError, match=r"2 labels `color` of .*table\.csv are empty.*\[3, 9\], counted from 0 \(data\.attributes\)"
+    ):
         built(tmp_path, table=table)
 
 
@@ -380,7 +382,7 @@ def test_empty_labels_are_refused_by_row(tmp_path):
         ({"protocol": "leave_one_group_out"}, r"data\.test_group is None; there are groups 0 to 5"),
         (
             {"inputs": ["height", "person"]},
-            r"`person` of .*table\.csv are not numbers: row 0 holds `.+` \(data.inputs\)",
+            r"`person` of .*table\.csv are not numbers: row 0, counted from 0, holds `.+` \(data.inputs\)",
         ),
         ({"inputs": "depth"}, r"data\.inputs is depth; .* has color"),
         ({"labels": {"color": ["red", "blue"]}}, r"labels `color` of .*table\.csv hold green; known are red, blue"),

@@ -277,6 +277,13 @@ def test_curves_say_that_they_are_of_training_data(codid_run):
     assert all("training" in panel.get_title() for panel in results.learning_curves([codid_run]).axes)
 
 
+def test_epochs_are_counted_from_one_as_a_run_prints_them(codid_run):
+    (*_, loss) = results.learning_curves([codid_run]).axes
+    assert loss.get_lines()[0].get_xdata().tolist() == [1, 2, 3, 4, 5]
+    snapshots = [epoch for panel in training.subclustering([codid_run]).axes for epoch in panel.get_xticks()]
+    assert all(epoch == int(epoch) for epoch in snapshots)
+
+
 def test_shift_explains_colours_edges_and_markers(codid_run, few_points):
     texts = legend_texts(representations.shift([codid_run]))
     assert {"a1: 0", "a1: 1", "training", "test3", "mode 1", "mode 2"} <= set(texts)

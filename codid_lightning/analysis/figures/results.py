@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from codid_lightning.analysis.figures.style import (
     COLORS,
@@ -87,8 +88,9 @@ def learning_curves(paths: Sequence[Path]) -> Figure:
         for panel, name in zip(axes[0], drawn, strict=True):
             for method, curve in curves[name].items():
                 style = line_style(methods.index(method)) | {"markevery": max(1, len(curve) // 8)}
-                panel.plot(curve.index, curve.to_numpy(), label=titles(runs)[method], **style)
+                panel.plot(curve.index + 1, curve.to_numpy(), label=titles(runs)[method], **style)
             panel.set(xlabel="Epoch", title=wanted[name])
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         shared_legend(figure, axes[0])
     return figure
 

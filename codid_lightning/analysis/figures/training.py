@@ -9,6 +9,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 from scipy.stats import binomtest
 
 from codid_lightning import metrics
@@ -123,6 +124,7 @@ def subclustering(paths: Sequence[Path]) -> Figure:
             _draw_scores(panel, "subclustering net S", net, 0)
             _draw_scores(panel, "DPGMM", mixture, 1)
             panel.set(title=method, xlabel="Epoch")
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes[0, 0].set_ylabel("Subclustering accuracy")
         shared_legend(figure, axes[0])
     return figure
