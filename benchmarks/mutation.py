@@ -1,6 +1,6 @@
 """Change one operator, number, argument or call at a time, and see whether a fast test notices: results/mutation.md.
 
-    pip install -e '.[dev,mutation]'
+    pip install mutmut                                     # not among the tools of developers
     python benchmarks/mutation.py --per_room 65 --seed 0   # goes on where it was stopped
     python benchmarks/mutation.py --again                  # the changes that no test had noticed, once more
     python benchmarks/mutation.py --report                 # results/mutation.md from results/mutation.csv

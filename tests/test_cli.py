@@ -39,7 +39,7 @@ TYPOS = [
     (["test", *TOY], 1, ["not trained", "--ckpt_path"]),
     (["validate", *TOY], 1, ["not trained", "--ckpt_path"]),
     (["predict", *TOY], 1, ["not trained", "--ckpt_path"]),
-    (["figure", "curves", "nowhere"], 2, ["Missing: output", "--output VALUE"]),
+    (["figure", "curves", "nowhere"], 2, ["required: --output"]),
 ]
 
 

@@ -85,8 +85,7 @@ def explain(message: str) -> str:
     if found := re.search(r"File does not exist: '([^']+)'", message):
         return _missing_file(Path(found[1]))
     if found := re.search(r"arguments are required: (.+)", message):
-        option = found[1].split(",")[0]
-        return f"Missing: {found[1]}. Add `--{option} VALUE`, or a config that has it: `-c configs/toy/base.yaml`."
+        return f"Missing: {found[1]}. A config sets them: `-c configs/toy/base.yaml`."
     return "\n".join(line for line in message.splitlines()[:5] if line.strip())
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import runpy
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from benchmarks import compat, mutation, rows
+from benchmarks import compat, rows
 from codid_lightning.experiments.matrix import Matrix, Pair, Rule
 from codid_lightning.training import build, quiet
 from tests.commands import codid
@@ -23,7 +21,7 @@ from tests.fakes import FAKES, cmnist, hapt, uci_har
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"
-PROGRAMS = {file.stem for file in FOLDER.glob("*.py")} - {"__init__", "provenance", "rows"}
+PROGRAMS = {file.stem for file in FOLDER.glob("*.py")} - {"__init__", "mutants", "provenance", "rows"}
 MATRICES = sorted({file.stem for file in FOLDER.glob("*.yaml")} - {"sweep"})  # test_dashboard.py runs a sweep
 # Arguments of a small run, with folders to be filled in, and the file that it writes.
 SMALL = {
@@ -168,46 +166,6 @@ def test_compare_divides_by_the_other_trees_figures(start, tmp_path):
     said = start("compare", tmp_path, "step", "--rounds", 2, "--arguments=--repeats 1 --clusters 2")
     figures = dict(re.findall(r"^\| (\S+) \| 0.001 \| \S+ \| (\S+) \|", said, re.MULTILINE))
     assert float(figures["codid/base"]) > 1000
-
-
-TRY_ALL = """
-import json, pathlib, sys
-from benchmarks import mutation
-copy = pathlib.Path(sys.argv[1])
-room, code = mutation.Room(("half.py",), ("tests/test_half.py",)), (copy / "half.py").read_text()
-changes = mutation.changes_in(code, "half.py")
-print(json.dumps({c.change: mutation.try_change(c, room, copy, 60)["outcome"] for c in changes}))
-assert (copy / "half.py").read_text() == code
-"""
-
-
-def test_mutation_tells_a_change_that_is_noticed_from_one_that_is_not(tmp_path):
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_half.py").write_text(
-        "from half import half\n\ndef test_half():\n    assert half(4) == 2\n"
-    )
-    (tmp_path / "half.py").write_text("def half(x: int = 5) -> float:\n    return x / 2 if x > 3 else 0\n")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    said = subprocess.check_output([sys.executable, "-c", TRY_ALL, str(tmp_path)], env=environment, text=True)
-    assert json.loads(said) == {
-        "5 -> 6": "survived",
-        "2 -> 3": "killed",
-        "x > 3 -> x >= 3": "survived",
-        "3 -> 4": "killed",
-        "x / 2 -> x * 2": "killed",
-        "0 -> 1": "survived",
-    }
-
-
-@pytest.mark.parametrize("room", mutation.ROOMS)
-def test_mutations_are_code_and_their_rooms_exist(room):
-    files, tests = mutation.ROOMS[room]
-    assert all((ROOT / test).is_file() for test in tests)
-    changes = [change for file in files for change in mutation.changes_of(file)]
-    assert len(changes) > 100
-    for change in changes[::20]:
-        code = (ROOT / change.file).read_text()
-        compile(mutation.with_change(code, change), change.file, "exec")
 
 
 @pytest.mark.parametrize(
