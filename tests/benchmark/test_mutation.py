@@ -53,7 +53,8 @@ def tried(tmp_path_factory) -> dict[str, tuple[str, str]]:
     for name, text in {"codid_lightning/half.py": HALF, "tests/test_half.py": TESTS, "pyproject.toml": ""}.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
-        (folder / name).with_name("__init__.py").touch()
+    for package in ("codid_lightning", "tests"):
+        (folder / package / "__init__.py").touch()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
     command = [sys.executable, "-c", TRY_ALL, str(folder)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
