@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 
-from codid_lightning.clustering import DPGMM
+from codid_lightning.clustering import DPGMM, KMeans
 
 
 def separated(n: int, k: int, d: int, seed: int = 0, distance: float = 16) -> tuple[np.ndarray, np.ndarray]:
@@ -285,3 +285,45 @@ def test_in_units_of_the_samples_a_gap_counts_by_its_share_of_their_spread(scale
 def test_psi_unit_is_one_of_two():
     with pytest.raises(ValueError, match="psi_unit is 'sample'"):
         DPGMM(psi_unit="sample").fit(paired(distance=1)[0])
+
+
+@pytest.mark.parametrize("family", ["spherical", "diag"])
+def test_covariances_of_every_family_are_matrices_close_to_the_samples(family):
+    x, y = separated(900, 3, 2)
+    model = DPGMM(covariance_type=family).fit(x)
+    assert model.covariances_.shape == (3, 2, 2)
+    for covariance, mean in zip(model.covariances_, model.means_, strict=True):
+        own = x[y == y[((x - mean) ** 2).sum(1).argmin()]]
+        np.testing.assert_allclose(covariance, np.cov(own.T), atol=0.25)
+        assert covariance[0, 1] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_search_proposes_merges_and_splits_in_turn():
+    x, _ = separated(600, 3, 2)
+    model = DPGMM(max_rounds=2).fit(x)
+    kinds = [move.kind for move in model.moves_]
+    assert kinds == sorted(kinds)  # merges in the first round, splits in the second
+    assert set(kinds) == {"merge", "split"}
+
+
+def test_the_last_two_clusters_merge_if_they_are_one():
+    x, _ = separated(600, 1, 2)
+    model = DPGMM(max_rounds=0).fit(x, initial_labels=np.arange(600) % 2)
+    assert model.n_clusters_ == 2
+    assert model.refine(x, move="merge").n_clusters_ == 1
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 2, 2), (0, 2), (6, 0)])
+def test_tensors_of_other_shapes_are_refused(shape):
+    with pytest.raises(ValueError, match=r"Expected samples of shape \(N, d\)"):
+        DPGMM().fit(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("model", [KMeans(n_clusters=3), DPGMM()], ids=lambda model: type(model).__name__)
+def test_new_samples_belong_to_the_nearest_of_separated_clusters(model):
+    x, _ = separated(600, 3, 2)
+    model.fit(x)
+    new = model.means_ + 0.1
+    probs = model.predict_proba(new)
+    assert probs.shape == (3, model.n_clusters_)
+    np.testing.assert_allclose(probs, np.eye(3), atol=1e-3)
