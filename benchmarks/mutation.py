@@ -46,7 +46,7 @@ FIELDS = ("room", "file", "number", "line", "change", "outcome", "noticed_by", "
 OPTIONS = ["-q", "-s", "-W", "ignore", "-m", "not slow", "-o", "addopts=", "--hypothesis-seed=0"]
 OPTIONS += ["-p", "no:cacheprovider", "-p", "no:faulthandler"]
 MEMORY = 6 << 30  # bytes a test of a change may take
-LONG = 3  # CPU seconds of tests that are left out
+LONG = 8  # CPU seconds of tests that are left out
 
 
 class Room(NamedTuple):
@@ -68,6 +68,7 @@ OF_STEP = _tests(
     "losses halves weights steps meta_gradient fast heads several_attributes kept equations predictions schedule "
     "statistics",
 )
+OF_STEP += _tests("methods", "prior counterfactual")
 OF_HEADS = ("slots", "discriminator", "conditional")
 STEP_FILES = ("module", "target", "parts/alignments", "parts/weights", "parts/splits")
 ROOMS = {

@@ -1,11 +1,13 @@
 """The configs against the paper's appendix, table "Dataset details" and section "Hyperparameter Settings"."""
 
+from inspect import signature
 from pathlib import Path
 
 import pytest
 import yaml
 
 import datamodules
+from codid_lightning import CoDID
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
@@ -51,6 +53,15 @@ def test_codid_has_the_papers_hyperparameters(dataset):
     assert (*weights, found["splits"]["weight_alignment"]) == lambdas
     assert discovery["n_clusters"] == clusters
     assert (alignment["lr"], alignment["steps"]) == OURS.get(dataset, (l_d, n_d))
+
+
+def test_without_a_config_codid_has_the_settings_of_cmnist():
+    (pretrain, _, until), lambdas, _, _, _ = SETTINGS["cmnist"]
+    default = {name: parameter.default for name, parameter in signature(CoDID).parameters.items()}
+    weights = (default["mode_loss"].weight, default["reconstruction"], default["alignment"].weights.reconstruction)
+    assert (*weights, default["splits"].weight_alignment) == lambdas
+    assert (default["discovery"].start, default["discovery"].until) == (pretrain, until)
+    assert (default["lr"], default["latent_dim"], default["alignment"].steps) == (0.001, 128, 15)
 
 
 @pytest.mark.parametrize("dataset", [*SETTINGS, "canine_bg"])

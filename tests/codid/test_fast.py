@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from codid_lightning import CoDID
 from codid_lightning.nn.statistics import frozen_running_stats
 from codid_lightning.nn.virtual import EncoderPass, KernelPass
-from tests.codid.oracle import ExactAlignment, ExactCoDID
+from tests.codid.oracle import ExactAlignment, ExactCoDID, logits
 from tests.codid.tiny import arguments, bench, gradients_of, random_batch
 
 STEPS = ("subcluster", "discriminate", "weigh", "disentangle")
@@ -120,3 +120,17 @@ def test_a_step_waits_for_the_device_once_per_target():
 
 def within(event: Any, name: str) -> bool:
     return event is not None and (name in event.name or within(event.cpu_parent, name))
+
+
+@pytest.mark.parametrize("sharing", ["value", "mode", "all"])
+def test_losses_of_all_pairs_are_those_of_every_pair_by_itself(sharing):
+    module = make((2, 2), (2,), 30, torch.float64, alignment={"sharing": sharing})
+    batch = random_batch(module, 30, shape=(2,))
+    (target,), (view,) = module.target_list, module.views(torch.randn(30, 2, 4, dtype=torch.float64), batch)
+    losses = module.alignment._all_pair_losses(target, view)
+    row = view.table.position % view.table.shape[1]
+    for k in range(30):
+        alone = logits(module, target, view.own, view.rest[k].expand_as(view.rest), view)
+        same = view.value == view.value[k]
+        expected = torch.nn.functional.softplus(alone[same])
+        torch.testing.assert_close(losses[view.value[k], row[same], row[k]], expected)

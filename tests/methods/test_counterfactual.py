@@ -341,6 +341,12 @@ def test_too_few_epochs_are_noticed():
         trainer(1).fit(make(CoDID, data, **counterfactual(epochs=1)), data)
 
 
+def test_a_trial_of_a_few_batches_says_nothing_of_epochs(recwarn):
+    data = Planted(samples=60)
+    trainer(1, fast_dev_run=2).fit(make(CoDID, data, **counterfactual(epochs=1)), data)
+    assert not any("no epoch is left" in str(warning.message) for warning in recwarn)
+
+
 # --------------------------------------------------------------------------------------------------------------- resume
 
 

@@ -260,6 +260,15 @@ def test_values_never_seen_are_an_error(others, message):
         module.adapt(data.datasets["test1"].inputs(torch.arange(30)), torch.tensor(others))
 
 
+def test_adaptation_counts_the_samples_that_batches_bring():
+    data = tiny_data()
+    module = fitted(max_epochs=2, data=data, mode_loss=PriorInLogits(), alignment=None, splits=None)
+    batches = data.datasets["test1"].inputs(torch.arange(30)).split(10)
+    others = torch.zeros(40, 1, dtype=torch.long)
+    with pytest.raises(RunError, match=r"other attributes have shape"):
+        module.adapt(iter(batches), others)
+
+
 def test_adaptation_needs_the_prior():
     module = fitted(max_epochs=2)
     with pytest.raises(RunError, match="PriorInLogits"):
