@@ -14,10 +14,11 @@ help:  ## list the targets
 demo: install  ## train on colored digits, show what CoDID does where the colors change
 	$(RUN) -m codid_lightning demo
 
-test: install  ## style, types and the whole test suite
+test: install  ## style, types, spelling and the whole test suite
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+	$(RUN) -m codespell_lib
 	$(RUN) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 docs: install  ## the documentation site, in build/site; a warning is an error
