@@ -4,13 +4,15 @@
 
 S moves no other network. So one run trains several copies of it, all from the same start, each with its own loss, and
 at every split all copies propose for the same clusters; the first one's proposals count. A second run per seed averages
-the logits of merged clusters in the mode predictor instead of keeping their probability.
+the logits of merged clusters in the mode predictor instead of keeping their probability. What has been measured stays
+in the JSON file beside the table.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import json
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
@@ -34,6 +36,7 @@ from codid_lightning.methods.codid.target import Target, View
 from codid_lightning.methods.losses import binary_divergence, gaussian_divergence, isotropic_loss, weight_alignment_loss
 from codid_lightning.nn.slots import carry_over
 from codid_lightning.training import build
+from datamodules import CMNIST
 
 FORMS = {
     "printed": "L_wa over clusters, then pairs; weights relative to their cluster's mean",
@@ -105,7 +108,7 @@ class SplitsOfAllForms(LearnedSplits):
         for target, view in zip(codid.target_list, views, strict=True):
             if not target.moded:
                 continue
-            own, centres = view.own.detach(), target.update_half_means(view)[view.slot]
+            own, centres = view.own.detach(), target.update_subcluster_means(view)[view.slot]
             summaries: Any = codid.alignment.weight_divergence(target, view)  # type: ignore[union-attr]
             relative, together, raw = summaries
             for form, net in self.nets(target).items():
@@ -124,7 +127,7 @@ class SplitsOfAllForms(LearnedSplits):
         for form, net in self.nets(target).items():
             parts = zip(z.split(4096), values.split(4096), strict=True)
             yield form, torch.cat([net.in_all_slots(*part) for part in parts])
-        yield "labels_before", self.halves(target, z, values)
+        yield "labels_before", self.subcluster_probs(target, z, values)
 
 
 @dataclass(eq=False)
@@ -174,11 +177,30 @@ def agreement(one: Tensor, other: Tensor, labels: Tensor) -> float:
     return float(torch.maximum(same, sizes - same).sum() / sizes.sum())
 
 
-def trained(seed: int, averaged: bool, options: argparse.Namespace) -> ComparingDiscovery:
-    """A run, whose discovery has compared the forms at every split."""
+class SomeCMNIST(CMNIST):
+    """CMNIST of the first training images.
+
+    Args:
+        images: How many; null takes all.
+    """
+
+    def __init__(self, images: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.images = images
+
+    def load(self, train: bool) -> tuple[Tensor, Tensor]:
+        """Images and modes."""
+        x, modes = super().load(train)
+        return (x[: self.images], modes[: self.images]) if train else (x, modes)
+
+
+def measured(seed: int, averaged: bool, options: argparse.Namespace) -> dict[str, Any]:
+    """The forms' proposals at every split of a run, and how many merges it accepted."""
     settings: dict[str, Any] = {
         "seed_everything": seed, "trainer.max_epochs": options.epochs, "trainer.accelerator": "cpu",
-        "trainer.enable_progress_bar": False, "trainer.enable_checkpointing": False, "data.root": str(options.root),
+        "trainer.enable_progress_bar": False, "trainer.enable_checkpointing": False,
+        "data.class_path": "benchmarks.splits.SomeCMNIST", "data.init_args.root": str(options.root),
+        "data.init_args.images": options.images,
         "model.discovery.init_args.start": options.start, "model.discovery.init_args.every": options.every,
     }  # fmt: skip
     run = build("configs/cmnist/codid.yaml", settings, record=False)
@@ -194,7 +216,8 @@ def trained(seed: int, averaged: bool, options: argparse.Namespace) -> Comparing
     )
     run.trainer.fit(module, datamodule=run.data)
     discovery: Any = module.discovery
-    return discovery
+    merges = [entry["scores"]["modes/accepted"] for entry in discovery.history if entry["kind"] == "merge"]
+    return {"seed": seed, "averaged": averaged, "splits": discovery.compared, "merges": int(sum(merges))}
 
 
 def arguments(part: Any) -> dict[str, Any]:
@@ -202,25 +225,20 @@ def arguments(part: Any) -> dict[str, Any]:
     return {field.name: getattr(part, field.name) for field in fields(part)}
 
 
-def rows(runs: dict[tuple[int, bool], ComparingDiscovery]) -> Iterator[str]:
+def rows(found: Iterable[dict[str, Any]]) -> Iterator[str]:
     """Of the table of splits."""
     yield "| seed | merges | epoch | form | median log Hastings ratio | all | accepted | same halves as the first |"
     yield "|---|---|---|---|---|---|---|---|"
-    for (seed, averaged), discovery in runs.items():
-        for entry in discovery.compared:
+    for run in found:
+        for entry in run["splits"]:
             for form in FORMS:
                 ratios = [ratio for ratio, _ in entry[form]]
                 median = f"{statistics.median(ratios):.0f}" if ratios else "-"
                 every = " ".join(f"{ratio:.0f}" for ratio in ratios)
                 accepted = sum(yes for _, yes in entry[form])
                 same = f"{100 * entry['agreement'][form]:.1f} %" if form in entry["agreement"] else "-"
-                merges = "averaged" if averaged else "kept"
-                yield f"| {seed} | {merges} | {entry['epoch']} | `{form}` | {median} | {every} | {accepted} | {same} |"
-
-
-def merges(discovery: ComparingDiscovery) -> int:
-    """How many were accepted."""
-    return sum(int(entry["scores"]["modes/accepted"]) for entry in discovery.history if entry["kind"] == "merge")
+                start = f"| {run['seed']} | {'averaged' if run['averaged'] else 'kept'} | {entry['epoch']} | `{form}` "
+                yield f"{start}| {median} | {every} | {accepted} | {same} |"
 
 
 def main() -> None:
@@ -231,25 +249,26 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--start", type=int, default=5, help="Epoch of the first clustering.")
     parser.add_argument("--every", type=int, default=2, help="Epochs between refinements.")
+    parser.add_argument("--images", type=int, help="Training images; all by default.")
     parser.add_argument("--output", type=Path, default=Path("subclustering.md"))
     options = parser.parse_args()
+    number = "all" if options.images is None else f"the first {options.images}"
     lines = [
         *header("What the terms of the subclustering net's loss change in its splits"), "",
-        f"CMNIST, {options.epochs} epochs, first clustering after {options.start}, refined every {options.every}. The "
-        "forms:", "", *(f"- `{form}`: {what}" for form, what in FORMS.items()), "",
+        f"CMNIST, {number} training images, {options.epochs} epochs, first clustering after {options.start}, refined "
+        f"every {options.every}. The forms:", "", *(f"- `{form}`: {what}" for form, what in FORMS.items()), "",
     ]  # fmt: skip
-    runs: dict[tuple[int, bool], ComparingDiscovery] = {}
-    said = []
+    file = options.output.with_suffix(".json")
+    kept: list[dict[str, Any]] = json.loads(file.read_text()) if file.is_file() else []
     for seed in options.seeds:
-        runs[seed, False] = trained(seed, False, options)
-        accepted = merges(runs[seed, False])
-        said.append(
-            f"Seed {seed}: {accepted} merges were accepted" + ("." if accepted else ": both runs are the same.")
-        )
-        if accepted:
-            runs[seed, True] = trained(seed, True, options)
-        options.output.write_text("\n".join([*lines, *rows(runs), "", *said, ""]))
-        print(said[-1], flush=True)
+        for averaged in (False, True):
+            of_seed = {run["averaged"]: run for run in kept if run["seed"] == seed}
+            if averaged not in of_seed and (not averaged or of_seed[False]["merges"]):
+                kept.append(measured(seed, averaged, options))
+                file.write_text(json.dumps(kept, indent=1) + "\n")
+    merges = [f"Seed {run['seed']}: {run['merges']} merges were accepted." for run in kept if not run["averaged"]]
+    options.output.write_text("\n".join([*lines, *rows(kept), "", *merges, ""]))
+    print("\n".join(merges))
 
 
 if __name__ == "__main__":
