@@ -25,6 +25,10 @@ PROGRAMS = {file.stem for file in FOLDER.glob("*.py")} - {"__init__", "mutants",
 MATRICES = sorted({file.stem for file in FOLDER.glob("*.yaml")} - {"sweep"})  # test_dashboard.py runs a sweep
 # Arguments of a small run, with folders to be filled in, and the file that it writes.
 SMALL = {
+    "alignment": (
+        "--root {cmnist} --strengths 0 1 --seeds 0 --epochs 1 --samples_per_mode 60 --output {out}/found.md",
+        "found.md",
+    ),
     "architecture": ("--repeats 1", None),
     "audit_calibration": ("--sets 1 --power_sets 1 --draws 19 --rows 200 --output {out}/found.md", "found.md"),
     "clustering": ("--quick --only 'nine-mode toy, x_1' --output {out}/found", "found.md"),
@@ -42,6 +46,7 @@ SMALL = {
     "strengths": ("--root {out}/runs --only coral --epochs 1 --output {out}/found.csv", "found.csv"),
     "tables": ("--root {cmnist} --seeds 0 --epochs 4 --output {out}/found.md", "found.md"),
     "toy_settings": ("--only toy_base --output {out}/found.csv", "found.csv"),
+    "views": ("--only colored_digits --seeds 0 --steps 5 --output {out}/found.md", "found.md"),
     "trap": ("--root {cmnist} --seeds 0 --reconstruction 1.1 --output {out}/found.csv", "found.csv"),
 }
 SLOW = {"architecture", "overhead", "startup", "step"}

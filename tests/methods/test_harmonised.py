@@ -180,7 +180,6 @@ def test_sites_are_recognised_by_their_spread_alone():
 # ------------------------------------------------------------------------------------------------------------- training
 
 
-@pytest.mark.slow
 def test_content_is_flat_where_base_falls_and_the_dial_adds():
     """The planted table at the size at which its correlation matters: shares of right predictions on the tests."""
     data = SitesTable(rows=3000, columns=4)
