@@ -63,6 +63,8 @@ def help_of(*command: str) -> str:
     from contextlib import redirect_stdout
     from io import StringIO
 
+    if command[0] == "benchmarks/mutation.py":
+        pytest.importorskip("mutmut", reason="not among the tools of developers: pip install mutmut")
     with redirect_stdout(StringIO()) as said:
         if command[0] == "codid":
             assert codid(*command[1:], "--help") == 0
