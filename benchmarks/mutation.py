@@ -62,13 +62,13 @@ def _tests(folder: str, names: str) -> tuple[str, ...]:
 
 CODID, CLUSTERING = "codid_lightning/methods/codid", "codid_lightning/clustering"
 OF_CLUSTERING = _tests("clustering", "niw mixture moves per_value dpgmm degenerate harmonizer")
-OF_LOSSES = _tests("codid", "losses halves")
+OF_LOSSES = _tests("codid", "losses halves equations")
 OF_STEP = _tests(
     "codid",
     "losses halves weights steps meta_gradient fast heads several_attributes kept equations predictions schedule "
     "statistics",
 )
-OF_STEP += _tests("methods", "prior counterfactual")
+OF_STEP += (*_tests("methods", "prior counterfactual"), "tests/test_paper_settings.py")
 OF_HEADS = ("slots", "discriminator", "conditional")
 STEP_FILES = ("module", "target", "parts/alignments", "parts/weights", "parts/splits")
 ROOMS = {
@@ -219,7 +219,7 @@ class Tries:
                 print(test, len(names), self.in_fork(partial(self.run, names, Recorder(self.copy, part))), flush=True)
                 part.rename(into)
             found += [Run(*json.loads(line)) for line in into.read_text().splitlines()]
-        return found
+        return [run for run in found if run.test in self.items]
 
     def try_change(self, change: Change, tests: dict[str, float]) -> tuple[str, str]:
         """Make a change, test it, and undo it."""
