@@ -14,6 +14,8 @@ from codid_lightning import CoDID
 from codid_lightning.clustering import DPGMM, Clustering
 from codid_lightning.methods.codid.parts.weights import LearnedWeights
 from codid_lightning.methods.codid.target import Target
+from codid_lightning.nn.conditional import ConditionalMLP
+from codid_lightning.nn.slots import ModePredictor, SubclusterNet
 from datamodules.base import Batch
 from tests.codid.oracle import logits
 from tests.codid.tiny import bench, fitted, random_batch, random_clusters, tiny_codid, tiny_data
@@ -268,3 +270,22 @@ def test_clusters_come_and_go_in_training(sharing):
     sample = torch.arange(len(counts)).repeat_interleave(counts)
     sums = torch.zeros(len(counts)).index_add(0, sample, target.probs[: len(sample)])
     torch.testing.assert_close(sums, torch.ones(len(counts)))
+
+
+@pytest.mark.parametrize(
+    ("head", "fans"),
+    [
+        (ModePredictor(64, 25), {"weight": 25, "bias": 25}),
+        (SubclusterNet(9, 64, 25, hidden=36), {"weight": 25, "bias": 25, "out_weight": 36, "out_bias": 36}),
+        (ConditionalMLP(64, 9, 25, 36), {"weight": 25, "condition": 25, "out_weight": 36, "out_bias": 36}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_heads_start_as_linear_layers_of_torch_do(head, fans):
+    """Uniform between the inverse square roots of the inputs, minus and plus."""
+    parameters = dict(head.named_parameters())
+    assert parameters.keys() == fans.keys()
+    for name, parameter in parameters.items():
+        bound = fans[name] ** -0.5
+        assert bound / 2 < parameter.max() <= bound, name
+        assert -bound <= parameter.min() < -bound / 2, name
