@@ -276,8 +276,8 @@ def test_clusters_come_and_go_in_training(sharing):
     ("head", "fans"),
     [
         (ModePredictor(64, 25), {"weight": 25, "bias": 25}),
-        (SubclusterNet(9, 64, 25, hidden=36), {"weight": 25, "bias": 25, "out_weight": 36, "out_bias": 36}),
-        (ConditionalMLP(64, 9, 25, 36), {"weight": 25, "condition": 25, "out_weight": 36, "out_bias": 36}),
+        (SubclusterNet(9, 64, 25, hidden=400), {"weight": 25, "bias": 25, "out_weight": 400, "out_bias": 400}),
+        (ConditionalMLP(64, 9, 25, 400), {"weight": 25, "condition": 25, "out_weight": 400, "out_bias": 400}),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -289,3 +289,10 @@ def test_heads_start_as_linear_layers_of_torch_do(head, fans):
         bound = fans[name] ** -0.5
         assert bound / 2 < parameter.max() <= bound, name
         assert -bound <= parameter.min() < -bound / 2, name
+
+
+def test_clusters_are_not_among_the_saved_weights():
+    """`ModeDiscovery` keeps them, once."""
+    module, _ = prepared()
+    target = module.target_list[0]
+    assert set(target.state_dict()) == {name for name, _ in target.named_parameters()}
