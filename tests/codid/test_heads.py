@@ -292,7 +292,8 @@ def test_heads_start_as_linear_layers_of_torch_do(head, fans):
 
 
 def test_clusters_are_not_among_the_saved_weights():
-    """`ModeDiscovery` keeps them, once."""
+    """They are extra state, so that a checkpoint of any training set can be loaded."""
     module, _ = prepared()
     target = module.target_list[0]
-    assert set(target.state_dict()) == {name for name, _ in target.named_parameters()}
+    saved = set(target.state_dict()) - {"_extra_state"}  # the clusters, whatever their number
+    assert saved == {name for name, _ in target.named_parameters()}
