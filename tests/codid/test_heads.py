@@ -273,17 +273,18 @@ def test_clusters_come_and_go_in_training(sharing):
 
 
 @pytest.mark.parametrize(
-    ("head", "fans"),
+    ("head", "sizes", "fans"),
     [
-        (ModePredictor(64, 25), {"weight": 25, "bias": 25}),
-        (SubclusterNet(9, 64, 25, hidden=400), {"weight": 25, "bias": 25, "out_weight": 400, "out_bias": 400}),
-        (ConditionalMLP(64, 9, 25, 400), {"weight": 25, "condition": 25, "out_weight": 400, "out_bias": 400}),
+        (ModePredictor, (64, 25), {"weight": 25, "bias": 25}),
+        (SubclusterNet, (9, 64, 25, 400), {"weight": 25, "bias": 25, "out_weight": 400, "out_bias": 400}),
+        (ConditionalMLP, (64, 9, 25, 400), {"weight": 25, "condition": 25, "out_weight": 400, "out_bias": 400}),
     ],
-    ids=lambda value: type(value).__name__,
+    ids=["mode predictor", "subcluster net", "conditional"],
 )
-def test_heads_start_as_linear_layers_of_torch_do(head, fans):
+def test_heads_start_as_linear_layers_of_torch_do(head, sizes, fans):
     """Uniform between the inverse square roots of the inputs, minus and plus."""
-    parameters = dict(head.named_parameters())
+    torch.manual_seed(0)
+    parameters = dict(head(*sizes).named_parameters())
     assert parameters.keys() == fans.keys()
     for name, parameter in parameters.items():
         bound = fans[name] ** -0.5
