@@ -46,7 +46,7 @@ def recovery(seeds: int, samples: int) -> str:
         low, high = bounds = RANGES[seed % len(RANGES)]
         k, d = int(generator.integers(1, 21)), int(generator.integers(low, high + 1))
         x, y = separated(samples, k, d, seed)
-        model = DPGMM(seed=seed).fit(x)
+        model = DPGMM(random_state=seed).fit(x)
         tried[bounds] += 1
         found[bounds] += model.n_clusters_ == k and adjusted_rand_score(y, model.labels_) > 0.999
         print(f"mixture {seed + 1} of {seeds}: {found.total()} found", flush=True)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClusterMixin
+from joblib import effective_n_jobs
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from codid_lightning.clustering.moves import MoveKind, Proposal
 
+_RECORDS = {"moves_", "history_"}  # what is not state
+
 Array = Any  # a numpy array or a torch tensor; results have the type of the input
 
 
-class Clusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
+class Clusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """Clusters samples, and clusters the same samples again after they have moved.
 
     Learned state (numpy arrays or torch tensors, like the input):
@@ -65,6 +70,14 @@ class Clusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """Most probable cluster of each sample, ``(N,)``."""
         return self.predict_proba(X).argmax(1)
 
+    def transform(self, X: Array) -> Array:
+        """Cluster probabilities ``(N, K)`` of samples ``(N, d)``, as features for another estimator."""
+        return self.predict_proba(X)
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_clusters_
+
     def absorb(self, X: Array, min_size: int) -> int:
         """Merge each cluster with fewer samples into the one with the nearest mean, the smallest first.
 
@@ -97,7 +110,7 @@ class Clusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         """All learned state, as tensors and numbers. After loading it, all methods give the same results."""
-        learned = {name: value for name, value in vars(self).items() if name.endswith("_") and name != "moves_"}
+        learned = {name: value for name, value in vars(self).items() if name.endswith("_") and name not in _RECORDS}
         return {name: torch.as_tensor(v) if isinstance(v, np.ndarray) else v for name, v in learned.items()}
 
     def drop_labels(self) -> None:
@@ -108,6 +121,7 @@ class Clusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """Load the state of another clusterer of the same class and arguments."""
         self.__dict__.update(state)
         self.moves_ = ()
+        self.__dict__.pop("history_", None)
 
     def _read(self, X: Array, reset: bool) -> Tensor:
         """Check samples as scikit-learn does and return them as a floating-point tensor ``(N, d)``."""
@@ -144,6 +158,19 @@ class Clusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
         for name, value in learned.items():
             setattr(self, name, self._return(X, value))
         return self
+
+
+@contextmanager
+def torch_threads(number: int | None) -> Iterator[None]:
+    """Use this many threads of torch in the body; None changes nothing, a negative number counts back from all."""
+    before = torch.get_num_threads()
+    if number is not None:
+        torch.set_num_threads(effective_n_jobs(number))
+    try:
+        yield
+    finally:
+        if number is not None:
+            torch.set_num_threads(before)
 
 
 def one_hot(labels: Tensor, k: int, dtype: torch.dtype) -> Tensor:

@@ -28,10 +28,12 @@ class QuadraticFeatures:
     Args:
         x: Data, ``(N, d)``; products are summed in this dtype within a block and in float64 across blocks.
         covariance_type: Which products of coordinates the covariance family needs.
+        weights: How often each sample counts, ``(N,)``; default: once.
     """
 
-    def __init__(self, x: Tensor, covariance_type: CovarianceType) -> None:
+    def __init__(self, x: Tensor, covariance_type: CovarianceType, weights: Tensor | None = None) -> None:
         self.x = x
+        self.weights = None if weights is None else weights.to(x)
         self.covariance_type = covariance_type
         n, d = x.shape
         self._rows, self._columns = torch.triu_indices(d, d, device=x.device)
@@ -44,6 +46,20 @@ class QuadraticFeatures:
     def __iter__(self) -> Iterator[Tensor]:
         """Blocks of features, ``(width, block)``."""
         return iter(self._blocks) if self._blocks is not None else map(self._build, self.x.split(self._block))
+
+    @property
+    def count(self) -> float:
+        """Number of samples, or the sum of their weights."""
+        return len(self.x) if self.weights is None else float(self.weights.sum(dtype=torch.float64))
+
+    def part(self, index: Tensor) -> QuadraticFeatures:
+        """The features of some samples."""
+        weights = None if self.weights is None else self.weights[index]
+        return QuadraticFeatures(self.x[index], self.covariance_type, weights)
+
+    def sizes(self, labels: Tensor, k: int) -> Tensor:
+        """Number of samples of each label, or the sum of their weights, ``(K,)``."""
+        return torch.bincount(labels, weights=self.weights, minlength=k)
 
     def assign(self, coefficients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One E-step, and the statistics for the next M-step.
@@ -58,6 +74,7 @@ class QuadraticFeatures:
         responsibilities = self.x.new_empty(len(weights), len(self.x))
         log_likelihood = self.x.new_empty(len(self.x))
         sums = torch.zeros_like(coefficients)
+        start = 0
         parts = zip(self, responsibilities.split(self._block, 1), log_likelihood.split(self._block), strict=True)
         for phi, r, total in parts:
             torch.mm(weights, phi, out=r)
@@ -65,7 +82,8 @@ class QuadraticFeatures:
             normaliser = r.sub_(top).clamp_min_(_MIN_EXPONENT).exp_().sum(0)
             r.div_(normaliser)
             torch.add(normaliser.log_(), top, out=total)
-            sums += r @ phi.T
+            sums += self._weigh(r, start) @ phi.T
+            start += len(total)
         return responsibilities.T, log_likelihood, sums
 
     def own_scores(self, coefficients: Tensor, labels: Tensor) -> Tensor:
@@ -80,6 +98,7 @@ class QuadraticFeatures:
     def group_sums(self, labels: Tensor, k: int, weights: Tensor | None = None) -> Tensor:
         """Features summed over the samples of each label, ``(K, width)`` in float64; fast for sorted labels."""
         weights = torch.ones_like(self.x[:, 0]) if weights is None else weights
+        weights = weights if self.weights is None else weights * self.weights
         sums = torch.zeros(k, self.width, dtype=torch.float64, device=self.x.device)
         for phi, own, w in zip(self, labels.split(self._block), weights.split(self._block), strict=True):
             low, high = int(own.min()), int(own.max()) + 1
@@ -90,8 +109,10 @@ class QuadraticFeatures:
     def moments(self, responsibilities: Tensor) -> Moments:
         """Counts, means and scatters under soft assignments ``(N, K)``."""
         sums = torch.zeros(responsibilities.shape[1], self.width, dtype=torch.float64, device=self.x.device)
+        start = 0
         for phi, r in zip(self, responsibilities.split(self._block), strict=True):
-            sums += r.T @ phi.T
+            sums += self._weigh(r.T, start) @ phi.T
+            start += len(r)
         return self.to_moments(sums)
 
     def to_moments(self, sums: Tensor) -> Moments:
@@ -126,6 +147,10 @@ class QuadraticFeatures:
             log_det = -quadratic.expand_as(means).log().sum(1)
         constant = log_weights - 0.5 * (d * math.log(2 * math.pi) + log_det + (linear * means).sum(1))
         return torch.cat([constant[:, None], linear, -0.5 * quadratic], 1)
+
+    def _weigh(self, r: Tensor, start: int) -> Tensor:
+        """Responsibilities ``(K, n)`` of the samples from ``start``, times the samples' weights."""
+        return r if self.weights is None else r * self.weights[start : start + r.shape[1]]
 
     def _build(self, x: Tensor) -> Tensor:
         columns = x.T.contiguous()

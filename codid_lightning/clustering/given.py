@@ -45,13 +45,13 @@ class KMeans(_FixedNumber):
     Args:
         n_clusters: Number of clusters; fewer if there are fewer distinct samples.
         n_init: Restarts of the first fit.
-        seed: Seed of the initial centres.
+        random_state: Seed of the initial centres.
     """
 
-    def __init__(self, n_clusters: int = 8, n_init: int = 4, seed: int = 0) -> None:
+    def __init__(self, n_clusters: int = 8, n_init: int = 4, random_state: int = 0) -> None:
         self.n_clusters = n_clusters
         self.n_init = n_init
-        self.seed = seed
+        self.random_state = random_state
 
     def fit(self, X: Array, y: Array | None = None) -> Self:
         """Cluster samples ``(N, d)`` from scratch; ``y`` is ignored."""
@@ -66,7 +66,7 @@ class KMeans(_FixedNumber):
         return self._lloyd(X, x, self.n_clusters_, start, n_init=1)
 
     def _lloyd(self, X: Array, x: Tensor, k: int, init: str | np.ndarray, n_init: int) -> Self:
-        found = cluster.KMeans(k, init=init, n_init=n_init, random_state=self.seed).fit(x.cpu().numpy())
+        found = cluster.KMeans(k, init=init, n_init=n_init, random_state=self.random_state).fit(x.cpu().numpy())
         return self._adopt(X, x, torch.from_numpy(found.labels_).long().to(x.device), k)
 
 

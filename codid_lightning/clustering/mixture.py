@@ -47,14 +47,16 @@ class MapEM:
             density, up to a constant, at every iteration.
         """
         objectives: list[float] = []
-        following = moments
+        following, count = moments, self.features.count
         for _ in range(max(1, iterations)):
             moments = following
             prior = self.prior.log_density(*self.prior.map_estimate(moments))
             responsibilities, log_likelihood, sums = self.features.assign(self.coefficients(moments))
+            if self.features.weights is not None:
+                log_likelihood = log_likelihood * self.features.weights
             objectives.append(float(log_likelihood.sum(dtype=torch.float64) + prior.sum()))
             following = self.features.to_moments(sums)
-            if len(objectives) > 1 and objectives[-1] - objectives[-2] < tol * len(log_likelihood):
+            if len(objectives) > 1 and objectives[-1] - objectives[-2] < tol * count:
                 break
         return moments, responsibilities, objectives
 
@@ -65,7 +67,7 @@ class MapEM:
         of the probabilities is below ``tol``. Samples are sorted by cluster, so that a block has few clusters.
         """
         labels, order = labels.sort(stable=True)
-        inside = replace(self, features=QuadraticFeatures(self.features.x[order], self.features.covariance_type))
+        inside = replace(self, features=self.features.part(order))
         sums = inside.features.group_sums(labels, k)
         first = principal_cut(inside.features.x, labels, inside.features.to_moments(sums))
         for _ in range(iterations):
@@ -106,7 +108,14 @@ def principal_cut(x: Tensor, labels: Tensor, clusters: Moments) -> Tensor:
     return side.to(x.dtype)
 
 
-def spread_labels(x: Tensor, k: int, generator: Generator, start: Tensor | None = None, lloyd: int = 0) -> Tensor:
+def spread_labels(
+    x: Tensor,
+    k: int,
+    generator: Generator,
+    start: Tensor | None = None,
+    lloyd: int = 0,
+    weights: Tensor | None = None,
+) -> Tensor:
     """Initial labels ``(N,)``: the nearest of k centres drawn by k-means++, without empty clusters.
 
     Args:
@@ -115,12 +124,16 @@ def spread_labels(x: Tensor, k: int, generator: Generator, start: Tensor | None 
         generator: Draws the centres.
         start: Centres to draw further ones in addition to, ``(k0, d)``.
         lloyd: Number of k-means iterations after the draw.
+        weights: How often each sample counts, ``(N,)``; default: once.
     """
-    drawn = x[torch.randperm(len(x), generator=generator)[:_MAX_SEED_SAMPLES].to(x.device)]
+    chosen = torch.randperm(len(x), generator=generator)[:_MAX_SEED_SAMPLES].to(x.device)
+    if weights is not None:
+        chosen = chosen[weights[chosen] > 0]
+    drawn, counts = x[chosen], x.new_ones((), dtype=torch.float64) if weights is None else weights[chosen].double()
     centres = list(drawn[:1] if start is None else start.to(x.dtype))
     distances = torch.stack([(drawn - c).square().sum(1) for c in centres]).amin(0)
     while len(centres) < k and float(distances.max()) > 0:
-        cumulated = distances.double().cumsum(0)
+        cumulated = (distances.double() * counts).cumsum(0)
         chance = torch.rand((), generator=generator, dtype=torch.float64).to(x.device)
         centre = drawn[torch.searchsorted(cumulated, chance * cumulated[-1]).clamp_max(len(drawn) - 1)]
         centres.append(centre)
@@ -128,8 +141,12 @@ def spread_labels(x: Tensor, k: int, generator: Generator, start: Tensor | None 
     table = torch.stack(centres)
     for _ in range(lloyd):
         labels = _nearest(drawn, table)
-        counts = torch.bincount(labels, minlength=len(table)).clamp_min(1)
-        table = torch.zeros_like(table).index_add_(0, labels, drawn) / counts[:, None]
+        if weights is None:
+            sizes = torch.bincount(labels, minlength=len(table)).clamp_min(1)
+            table = torch.zeros_like(table).index_add_(0, labels, drawn) / sizes[:, None]
+        else:
+            sizes = torch.bincount(labels, weights=counts, minlength=len(table)).clamp_min(1e-12)
+            table = torch.zeros_like(table).index_add_(0, labels, drawn * counts[:, None].to(x)) / sizes[:, None].to(x)
     populated: Tensor = _nearest(x, table).unique(return_inverse=True)[1]
     return populated
 

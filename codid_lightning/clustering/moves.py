@@ -99,19 +99,28 @@ def log_joint(prior: NIW, concentration: float, clusters: Moments) -> float:
 
 
 def agglomerate(
-    clusters: Moments, prior: Callable[[Moments], NIW], concentration: float, neighbours: int
+    clusters: Moments,
+    prior: Callable[[Moments], NIW],
+    concentration: float,
+    neighbours: int,
+    levels_up_to: int = 0,
+    most: int | None = None,
 ) -> tuple[Tensor, int]:
     """Merge neighbouring clusters down to a single one, and return the likeliest clustering on the way.
 
-    All merges with a Hastings ratio above one are made. If there is none, the clustering is a candidate, and the merge
-    that loses least per sample of its smaller part is made: two parts of a Gaussian may be likelier apart than merged,
-    and still less likely than the whole Gaussian.
+    All merges with a Hastings ratio above one are made. If there is none, the merge that loses least per sample of its
+    smaller part is made: two parts of a Gaussian may be likelier apart than merged, and still less likely than the
+    whole Gaussian. As the prior is that of the current clusters, every merge may make the next one likelier; with many
+    overlapping clusters the levels at which merging stops may then all be far too coarse.
 
     Args:
         clusters: Moments of the clusters.
         prior: Function that returns the prior for the current clusters.
         concentration: Concentration alpha of the Dirichlet process.
         neighbours: How many nearest clusters each may merge with.
+        levels_up_to: Up to this number of clusters, every level is a candidate; above it, only those at which no merge
+            has a ratio above one.
+        most: Largest number of clusters of a candidate.
 
     Returns:
         The final cluster ``(K,)`` of each cluster, and how many there are.
@@ -122,18 +131,33 @@ def agglomerate(
         belief, k = prior(clusters), len(clusters.n)
         made = propose_merges(belief, concentration, clusters, neighbours, generator=None) if k > 1 else []
         pairs = [p.clusters for p in made if p.accepted]
-        if not pairs:
+        if (k <= levels_up_to or not pairs) and (most is None or k <= most):
             joint = log_joint(belief, concentration, clusters)
             if joint > best_joint:
                 best, best_joint = final, joint
-            if k == 1:
-                return best, int(best.max()) + 1
+        if k == 1:
+            return best, int(best.max()) + 1
+        if not pairs:
             pairs = [max(made, key=lambda p: p.log_hastings / float(clusters.n[list(p.clusters)].min())).clusters]
         joined = torch.arange(k, device=final.device)
         for left, right in pairs:
             joined[right] = left
         left_over, group = joined.unique(return_inverse=True)
         clusters, final = clusters.grouped(group, len(left_over)), group[final]
+
+
+def settle(prior: NIW, concentration: float, clusters: Moments, neighbours: int) -> Moments:
+    """Merge neighbouring clusters under one prior until no merge has a Hastings ratio above one."""
+    while (k := len(clusters.n)) > 1:
+        made = propose_merges(prior, concentration, clusters, neighbours, generator=None)
+        joined = torch.arange(k, device=clusters.n.device)
+        for left, right in (p.clusters for p in made if p.accepted):
+            joined[right] = left
+        left_over, group = joined.unique(return_inverse=True)
+        if len(left_over) == k:
+            break
+        clusters = clusters.grouped(group, len(left_over))
+    return clusters
 
 
 def neighbouring_pairs(means: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:

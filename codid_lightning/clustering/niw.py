@@ -34,6 +34,11 @@ class Moments:
     def __getitem__(self, index: Tensor) -> Moments:
         return Moments(self.n[index], self.mean[index], self.scatter[index])
 
+    def joined(self, other: Moments) -> Moments:
+        """These clusters and those of `other`, on the device of these."""
+        pairs = ((self.n, other.n), (self.mean, other.mean), (self.scatter, other.scatter))
+        return Moments(*(torch.cat([mine, theirs.to(mine)]) for mine, theirs in pairs))
+
     def merged(self, other: Moments) -> Moments:
         """Moments of the union of each cluster with the cluster of the same index in `other`."""
         pairs = torch.arange(len(self.n), device=self.n.device).repeat(2)

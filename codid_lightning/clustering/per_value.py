@@ -13,6 +13,9 @@ from torch import Tensor
 from codid_lightning.clustering.base import Clusterer
 from codid_lightning.clustering.moves import MoveKind
 
+# The search of all runs so far. ``refine`` follows one Gaussian per cluster, so that overlapping ones are not joined.
+_FOLLOWED: dict[str, Any] = {"max_overlap": None, "every_level": False, "fineness": 1}
+
 
 @dataclass(frozen=True)
 class Move:
@@ -92,7 +95,7 @@ class ModesPerValue:
             raise ValueError(f"n_clusters is {list(n_clusters)}, max_clusters is {max_clusters}; raise max_clusters.")
         self.max_clusters, self.min_size = max_clusters, min_size
         self.absorbed = [0 for _ in n_clusters]  # clusters merged by the last call because they were small
-        arguments: dict[str, Any] = {"max_clusters": max_clusters} | ({} if search else {"max_rounds": 0})
+        arguments: dict[str, Any] = {"max_clusters": max_clusters} | _FOLLOWED | ({} if search else {"max_rounds": 0})
         self.clusterers = [_under_value(clusterer, v, n_clusters=k, **arguments) for v, k in enumerate(n_clusters)]
         self.slots: list[list[int]] = [[] for _ in n_clusters]
 
@@ -196,10 +199,11 @@ class ModesPerValue:
 
 
 def _under_value(clusterer: Clusterer, value: int, **arguments: Any) -> Clusterer:
-    """A copy of the prototype with another seed and those of the arguments that its class has."""
+    """A copy of the prototype with another random state and those of the arguments that its class has."""
     copy: Clusterer = clone(clusterer)
     known = copy.get_params()
-    arguments["seed"] = known.get("seed", 0) + value
+    seeds = {name: known[name] + value for name in ("random_state", "seed") if isinstance(known.get(name), int)}
+    arguments |= seeds
     copy.set_params(**{name: argument for name, argument in arguments.items() if name in known})
     return copy
 

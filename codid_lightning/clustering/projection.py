@@ -33,17 +33,24 @@ class Projection:
     residual: float
 
     @classmethod
-    def fit(cls, x: Tensor, n_components: int | None = None) -> Projection:
+    def fit(cls, x: Tensor, n_components: int | None = None, weights: Tensor | None = None) -> Projection:
         """Principal components of ``x`` ``(N, d)``.
 
         Args:
             x: Samples.
             n_components: Number of components; default: all in at most 16 dimensions, else
                 ``structured_components``.
+            weights: How often each sample counts, ``(N,)``; default: once.
         """
         n, d = x.shape
-        mean = x.mean(0, dtype=torch.float64)
-        covariance = sum((_centred(part, mean) for part in x.split(_ROWS)), torch.zeros(d, d).to(mean)) / n
+        if weights is None:
+            mean = x.mean(0, dtype=torch.float64)
+            covariance = sum((_centred(part, mean) for part in x.split(_ROWS)), torch.zeros(d, d).to(mean)) / n
+        else:
+            exact, shares = x.double(), weights.double() / weights.sum(dtype=torch.float64)
+            mean = shares @ exact
+            covariance = (exact - mean).T @ ((exact - mean) * shares[:, None])
+            n = max(1, round(float(weights.sum(dtype=torch.float64))))
         if n_components is None and d <= _MAX_UNPROJECTED:
             return cls(mean, torch.eye(d).to(mean), math.sqrt(float(covariance.diagonal().mean())) or 1.0, 0.0)
         values, vectors = torch.linalg.eigh(covariance)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from codid_lightning.clustering import Clusterer
+from codid_lightning.clustering.legacy import upgrade_arguments
 from codid_lightning.errors import CheckpointError
 from codid_lightning.methods.lightning_adapter import attached_trainer
 from codid_lightning.nn import distributed
@@ -175,6 +176,7 @@ def restore(name: str, saved: Any, kinds: tuple[type, ...]) -> Any:
             f"The checkpoint was trained with {name} = {saved['class']}(...), which cannot be made from it: import "
             f"that class, or give it to load_from_checkpoint as `{name}=...`."
         )
+    settings = upgrade_arguments(_full_name(found), settings)
     return found(**{key: restore(f"{name}.{key}", value, kinds) for key, value in settings.items()})
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
+from codid_lightning.clustering.legacy import upgrade_arguments
 from codid_lightning.methods.codid import legacy
 
 _ROOT = "codid_lightning"
@@ -97,7 +98,8 @@ def _upgraded(config: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(model, dict):
         for change in MODEL_UPGRADES:
             change(model)
-    return upgraded
+    renamed: dict[str, Any] = _with_renamed_arguments(upgraded)
+    return renamed
 
 
 def _with_class_paths(value: Any) -> Any:
@@ -105,6 +107,18 @@ def _with_class_paths(value: Any) -> Any:
         return {k: class_path(v) if k == "class_path" and isinstance(v, str) else _with_class_paths(v)
                 for k, v in value.items()}  # fmt: skip
     return [_with_class_paths(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _with_renamed_arguments(value: Any) -> Any:
+    """Clusterers had `seed` and `n_iter`, which are `random_state` and `max_iter` today."""
+    if isinstance(value, list):
+        return [_with_renamed_arguments(entry) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    value = {key: _with_renamed_arguments(entry) for key, entry in value.items()}
+    if isinstance(value.get("class_path"), str) and isinstance(value.get("init_args"), dict):
+        value["init_args"] = upgrade_arguments(value["class_path"], value["init_args"])
+    return value
 
 
 def _paths(value: Any) -> Iterator[str]:

@@ -21,7 +21,8 @@ from tests.fakes import FAKES, cmnist, hapt, uci_har
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"
-PROGRAMS = {file.stem for file in FOLDER.glob("*.py")} - {"__init__", "mutants", "provenance", "rows"}
+PARTS = {"__init__", "clustering_sets", "mutants", "provenance", "rows"}
+PROGRAMS = {file.stem for file in FOLDER.glob("*.py")} - PARTS
 MATRICES = sorted({file.stem for file in FOLDER.glob("*.yaml")} - {"sweep"})  # test_dashboard.py runs a sweep
 # Arguments of a small run, with folders to be filled in, and the file that it writes.
 SMALL = {
@@ -31,8 +32,9 @@ SMALL = {
     ),
     "architecture": ("--repeats 1", None),
     "audit_calibration": ("--sets 1 --power_sets 1 --draws 19 --rows 200 --output {out}/found.md", "found.md"),
-    "clustering": ("--quick --only 'nine-mode toy, x_1' --output {out}/found", "found.md"),
+    "clustering": ("run --only iris --seeds 1 --output {out}/found.csv --cache {out}/sets", "found.csv"),
     "costs": ("--repeats 1 --uses 1 --samples 50 --clusters 2 --output {out}/found.md", "found.md"),
+    "dpgmm_costs": ("--output {out}/found", "found.md"),
     "endings": ("--data {series} --epochs 1 --seeds 0 --runs {out}/runs --output {out}/found.md", "found.md"),
     "ideas": ("--root {cmnist} --only base t_fewer_faster --epochs 9 --output {out}/found.csv", "found.csv"),
     "kills": ("--kills 1 --root {out}/new/folder --output {out}/found.md", "found.md"),
@@ -49,7 +51,7 @@ SMALL = {
     "views": ("--only colored_digits --seeds 0 --steps 5 --output {out}/found.md", "found.md"),
     "trap": ("--root {cmnist} --seeds 0 --reconstruction 1.1 --output {out}/found.csv", "found.csv"),
 }
-SLOW = {"architecture", "overhead", "startup", "step"}
+SLOW = {"architecture", "dpgmm_costs", "overhead", "startup", "step"}
 IN_TESTS_BELOW = {"adaptive", "advisories", "compare", "compat", "groupings", "mutation", "refinements", "selection"}
 
 SCARCE = {"canine_bg": {"data.init_args.val_fraction": 0.34}}  # the fake's few pictures

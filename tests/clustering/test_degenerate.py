@@ -44,7 +44,7 @@ def test_any_shape_scale_rank_and_repetition(n, d, distinct, rank, scale, start,
     x = generator.normal(size=(distinct, min(rank, d))) @ generator.normal(size=(min(rank, d), d))
     x = (scale * x + generator.normal() * scale)[generator.integers(distinct, size=n)]
     x = x.astype(np.float32 if single else np.float64)
-    model = DPGMM(n_clusters=start, covariance_type=family, seed=seed).fit(x)
+    model = DPGMM(n_clusters=start, covariance_type=family, random_state=seed).fit(x)
     check_sound(model, x)
     for move in ("split", "merge"):
         check_sound(model.refine(x, move=move), x)
@@ -105,7 +105,7 @@ def test_empty_clusters_are_removed_and_parents_say_so():
     x = np.random.default_rng(0).normal(size=(300, 2))
     x[200:] += 40
     labels = np.repeat([0, 1, 2], [197, 3, 100])
-    model = DPGMM(max_rounds=0, n_iter=1).fit(x, initial_labels=labels)
+    model = DPGMM(max_rounds=0, max_iter=1).fit(x, initial_labels=labels)
     moved = x.copy()
     moved[197:200] = x[:3]
     for _ in range(30):
@@ -120,7 +120,7 @@ def test_moves_settle_and_never_undo_each_other_within_a_round(seed):
     """Alternating rounds on still samples end, and a round proposes one kind of move, each cluster taking part once."""
     generator = np.random.default_rng(seed)
     x = generator.standard_t(4, size=(150, 2)) + 4 * generator.integers(3, size=(150, 1))
-    model = DPGMM(n_clusters=5, max_rounds=0, deterministic=True, seed=seed).fit(x)
+    model = DPGMM(n_clusters=5, max_rounds=0, deterministic=True, random_state=seed).fit(x)
     counts = []
     for t in range(20):
         move = "split" if t % 2 else "merge"

@@ -108,7 +108,7 @@ test_any_samples_are_clustered_alike_however_they_are_written = settings(max_exa
 
 def test_same_seed_same_result():
     x = np.random.default_rng(0).standard_t(3, size=(800, 4))
-    one, two = DPGMM(seed=5).fit(x), DPGMM(seed=5).fit(x)
+    one, two = DPGMM(random_state=5).fit(x), DPGMM(random_state=5).fit(x)
     np.testing.assert_array_equal(one.probs_, two.probs_)
     assert one.moves_ == two.moves_
 
@@ -208,7 +208,7 @@ def test_parents_of_splits_merges_and_survivors():
     assert model.n_clusters_ == 3
     assert model.parents_.tolist() == [[1, 0], [0, 1], [0, 1]]
     halved = np.where((y == 0) & (x[:, 0] > np.median(x[y == 0, 0])), 3, y)
-    model = DPGMM(max_rounds=0, n_iter=1, deterministic=True).fit(x, initial_labels=halved)
+    model = DPGMM(max_rounds=0, max_iter=1, deterministic=True).fit(x, initial_labels=halved)
     sizes = np.bincount(model.labels_)
     model.refine(x, move="merge")
     assert model.n_clusters_ == 3

@@ -88,7 +88,7 @@ def test_merge_keeps_the_larger_slot_and_weighs_by_size():
     z[far] += 50
     a = torch.zeros(900, dtype=torch.long)
     start = torch.where(far, 0, torch.where(z[:, 0] > -0.5, 2, 1))
-    modes = ModesPerValue(DPGMM(n_iter=1, deterministic=True), n_clusters=[1], max_clusters=4)
+    modes = ModesPerValue(DPGMM(max_iter=1, deterministic=True), n_clusters=[1], max_clusters=4)
     modes.fit(z, a)
     modes.clusterers[0].fit(z, initial_labels=start)
     modes.slots[0] = [0, 1, 3]
@@ -112,12 +112,12 @@ def test_a_split_without_a_free_slot_is_rejected_with_a_reason():
 
 def test_resumed_refinements_continue_bit_for_bit():
     z, a, _ = rows([2, 3], spread=1.5)
-    original = ModesPerValue(DPGMM(seed=3), n_clusters=[4, 4], max_clusters=8)
+    original = ModesPerValue(DPGMM(random_state=3), n_clusters=[4, 4], max_clusters=8)
     original.fit(z, a)
     buffer = io.BytesIO()
     torch.save(original.state_dict(), buffer)
     buffer.seek(0)
-    resumed = ModesPerValue(DPGMM(seed=3), n_clusters=[4, 4], max_clusters=8)
+    resumed = ModesPerValue(DPGMM(random_state=3), n_clusters=[4, 4], max_clusters=8)
     resumed.load_state_dict(torch.load(buffer, weights_only=True))
     for step, move in enumerate(["merge", "split", "merge", "split"]):
         moved = z + 0.1 * step

@@ -211,7 +211,7 @@ def test_a_checkpoint_brings_kmeans_back(tmp_path):
     assert type(loaded.discovery.clusterer) is KMeans
     assert loaded.discovery.clusterer.n_init == 2
     assert (loaded.discovery.start, loaded.discovery.every) == (1, None)
-    given = CoDID.load_from_checkpoint(tmp_path / "last.ckpt", discovery=ModeDiscovery(clusterer=DPGMM(seed=3)))
+    given = CoDID.load_from_checkpoint(tmp_path / "last.ckpt", discovery=ModeDiscovery(clusterer=DPGMM(random_state=3)))
     assert type(given.discovery.clusterer) is DPGMM
 
 
@@ -254,7 +254,7 @@ def test_a_checkpoint_cannot_name_any_class_but_parts():
             restore("alignment", {"class": name, "settings": {}}, (Alignment, ModeLoss, Clusterer))
 
 
-@pytest.mark.parametrize("part", [DiscriminatorAlignment(weights=None), PredictModes(0.7), DPGMM(seed=4), None])
+@pytest.mark.parametrize("part", [DiscriminatorAlignment(weights=None), PredictModes(0.7), DPGMM(random_state=4), None])
 def test_parts_are_restored_as_they_were_described(part):
     restored = restore("part", describe(part), (Alignment, ModeLoss, Clusterer))
     assert describe(restored) == describe(part)
