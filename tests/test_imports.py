@@ -105,3 +105,14 @@ main({fit})
     ratio, *loaded = done.stdout.splitlines()[-1].split()
     assert float(ratio) <= 1.3
     assert {"optuna", "ray", "wandb"}.isdisjoint(loaded)
+
+
+def test_what_was_imported_can_be_collected_when_the_process_ends():
+    """Otherwise extension modules report leaks below every command's output."""
+    script = (
+        "import atexit, gc, sys; from codid_lightning.cli.main import main; "
+        "atexit.register(lambda: print('frozen at the end:', gc.get_freeze_count())); "
+        "sys.argv = ['codid', 'report', 'there_is_no_such_folder']; main(); print('frozen:', gc.get_freeze_count() > 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-2:] == ["frozen: True", "frozen at the end: 0"]

@@ -7,6 +7,7 @@ and misspelt commands answer at once.
 from __future__ import annotations
 
 import argparse
+import atexit
 import difflib
 import gc
 import sys
@@ -75,6 +76,7 @@ def _importing(alone: bool) -> Iterator[None]:
     finally:
         if alone:
             gc.freeze()
+            atexit.register(gc.unfreeze)  # or the end of the process finds modules that were never collected
             gc.enable()
 
 
