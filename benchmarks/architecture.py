@@ -134,7 +134,7 @@ def step_hops() -> tuple[int, int]:
 
     step: Any = import_module("step")
     a = torch.stack([torch.randint(size, (step.BATCH,)) for size in step.SIZES], dim=1)
-    module = step.clustered(step.attached(step.CoDID(step.SHAPE, step.SIZES)), a, 10)
+    module = step.clustered(step.attached(step.CoDID(step.SHAPE, step.SIZES, backbone="mlp")), a, 10)
     x, index = torch.rand(step.BATCH, *step.SHAPE), torch.arange(step.BATCH)
     batch = step.Batch(x=x, a=a, mode=torch.full_like(a, -1), index=index)
     module.training_step(batch, 0)

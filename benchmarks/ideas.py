@@ -131,7 +131,7 @@ def train(
     data = CMNIST(root=root, seed=seed, val_fraction=1 - PER_DIGIT / DIGITS)
     facts = (data.input_shape, data.attribute_sizes, data.test_names, data.test_attributes)
     if settings is None:
-        model: Any = Base(*facts)
+        model: Any = Base(*facts, backbone="mlp")
     else:
         model = CoDID(*facts, **arguments_of(COMMON | settings))
     trainer = Trainer(

@@ -140,8 +140,10 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     a = torch.stack([torch.randint(size, (SAMPLES,)) for size in SIZES], dim=1)
-    base = attached(Base(SHAPE, SIZES, reconstruction=1.1))
-    module, few, many = (clustered(attached(CoDID(SHAPE, SIZES)), a, k) for k in (options.clusters, FEW, MANY))
+    base = attached(Base(SHAPE, SIZES, backbone="mlp", reconstruction=1.1))
+    module, few, many = (
+        clustered(attached(CoDID(SHAPE, SIZES, backbone="mlp")), a, k) for k in (options.clusters, FEW, MANY)
+    )
     parts = parts_of(module, base)
     parts |= {f"codid, {k} clusters": parts_of(m, base)["codid"] for k, m in ((FEW, few), (MANY, many))}
     turns = []

@@ -61,7 +61,7 @@ def pretrained(root: Path, seed: int, reconstruction: float) -> tuple[np.ndarray
     seed_everything(seed, verbose=False)
     data = CMNIST(root=root, seed=seed, val_fraction=1 - PER_DIGIT / DIGITS)
     facts = (data.input_shape, data.attribute_sizes, data.test_names, data.test_attributes)
-    model = Base(*facts, reconstruction=reconstruction)
+    model = Base(*facts, backbone="mlp", reconstruction=reconstruction)
     trainer = Trainer(
         max_epochs=COMMON["discovery.start"],
         accelerator="cpu",
