@@ -77,7 +77,9 @@ class BothDivergences(LearnedWeights):
     def divergence(self, target: Target, view: View, pair_losses: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
         """Divergence of relative weights, mask of pairs, and divergence of raw weights."""
         found, together = super().divergence(target, view, pair_losses)
-        raw = raw_divergence(self.weight_grid(target, view, pair_losses), together, view.table.pad(view.others))
+        raw = raw_divergence(
+            self.weight_grid(target, view, pair_losses), together, target.compared(view).table.pad(view.others)
+        )
         return found, together, raw
 
 
@@ -117,7 +119,7 @@ class SplitsOfAllForms(LearnedSplits):
                 if form != "isotropic":
                     of_pairs = all_pairs_loss if form in ("all_pairs", "both") else weight_alignment_loss
                     divergence = raw if form in ("raw_weights", "both") else relative
-                    halves = view.table.pad(probs[:, 0])
+                    halves = target.compared(view).table.pad(probs[:, 0])
                     loss = loss + self.weight_alignment * of_pairs(halves, divergence, together)
                 codid.minimise(codid.optimizer("subcluster"), loss, parameters=net, reduce=False)
 

@@ -45,6 +45,32 @@ class Table:
         return table.flatten(0, 1).index_select(0, self.position)
 
 
+class Parts(Table):
+    """A batch arranged as (blocks, rows), where a group fills as many blocks as it needs, evenly.
+
+    The number of blocks does not depend on how samples spread over groups, so the device is not waited for.
+
+    Args:
+        group: Group of each sample, (B,).
+        num_groups: Number of groups.
+        rows: Rows of a block, the most samples of a part.
+    """
+
+    def __init__(self, group: Tensor, num_groups: int, rows: int) -> None:
+        counts = torch.zeros(num_groups, dtype=group.dtype, device=group.device)
+        counts.index_add_(0, group, torch.ones_like(group))
+        parts = (counts + rows - 1) // rows
+        ends, order = parts.cumsum(0), group.argsort(stable=True)
+        starts = counts.cumsum(0) - counts
+        place = torch.empty_like(group)
+        place[order] = torch.arange(len(group), device=group.device) - starts[group[order]]
+        own = parts[group]
+        self.shape = (num_groups + len(group) // rows, rows)  # at most so many parts, whatever the sizes
+        self.position = ((ends - parts)[group] + place % own) * rows + place // own
+        blocks = torch.arange(self.shape[0], device=group.device)
+        self.group = torch.searchsorted(ends, blocks, right=True).clamp_max(num_groups - 1)  # of each block
+
+
 class ConditionalMLP(nn.Module):
     """Two layers to one output, with separate weights per group and a learned vector per condition.
 
@@ -80,6 +106,13 @@ class ConditionalMLP(nn.Module):
         hidden = torch.bmm(table.pad(x), self.weight) + rows
         return table.unpad(self.output(hidden.relu()))
 
-    def output(self, hidden: Tensor) -> Tensor:
-        """Outputs (G, M) of hidden units (G, M, H); row times matrix is ten times faster than matrix times column."""
-        return torch.bmm(self.out_weight, hidden.mT).squeeze(1) + self.out_bias
+    def output(self, hidden: Tensor, of: Tensor | None = None) -> Tensor:
+        """Outputs (G, M) of hidden units (G, M, H); row times matrix is ten times faster than matrix times column.
+
+        Args:
+            hidden: Hidden units of blocks.
+            of: Group of each block; by default there is one block per group.
+        """
+        weight: Tensor = self.out_weight if of is None else self.out_weight[of]
+        bias: Tensor = self.out_bias if of is None else self.out_bias[of]
+        return torch.bmm(weight, hidden.mT).squeeze(1) + bias

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from codid_lightning.nn.conditional import ConditionalMLP, Table
+from codid_lightning.nn.conditional import ConditionalMLP, Parts, Table
 
 
 @dataclass
@@ -105,14 +105,36 @@ class Discriminator(ConditionalMLP):
     @torch.no_grad()
     def all_pairs(self, own: Tensor, rest: Tensor, condition: Tensor) -> Tensor:
         """Logits (G, M, M) of all pairs in a group: z_q and condition of row i, z_-q of row k."""
+        return self._of_pairs(*self._first_layer(own, rest, condition))
+
+    @torch.no_grad()
+    def pairs_in(self, parts: Parts, of: Tensor, pairs: PairTable) -> Tensor:
+        """Logits (blocks, rows, rows) of all pairs in a part of a group: z_q and condition of row i, z_-q of row k.
+
+        Args:
+            parts: The arrangement of the result.
+            of: Subnetwork of each block.
+            pairs: The same batch, arranged by subnetwork.
+        """
+        left, right = self._first_layer(pairs.own, pairs.rest, pairs.condition)
+        left, right = (parts.pad(pairs.table.unpad(part)) for part in (left, right))
+        at_once = max(1, _MAX_CACHED // (parts.shape[1] * left[0].numel()))  # blocks that fit into the cache
+        blocks = zip(left.split(at_once), right.split(at_once), of.split(at_once), strict=True)
+        return torch.cat([self._of_pairs(*block) for block in blocks])
+
+    def _first_layer(self, own: Tensor, rest: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
+        """The terms (G, M, H) of z_q, with the condition, and of z_-q in the first layer's output."""
         rows = self.condition.index_select(0, condition.flatten()).unflatten(0, condition.shape)
         left = torch.bmm(own, self.weight[:, : self.own_features]) + rows
-        right = torch.bmm(rest, self.weight[:, self.own_features :])
-        block = max(1, _MAX_CACHED // right.numel())  # rows at a time that fit into the processor's cache
+        return left, torch.bmm(rest, self.weight[:, self.own_features :])
+
+    def _of_pairs(self, left: Tensor, right: Tensor, of: Tensor | None = None) -> Tensor:
+        """Logits (G, M, M) of all pairs of a term of z_q and one of z_-q."""
+        at_once = max(1, _MAX_CACHED // right.numel())  # rows that fit into the processor's cache
         partners = right.shape[1]
         logits = [
-            self.output((part[:, :, None] + right[:, None]).relu_().flatten(1, 2)).unflatten(1, (-1, partners))
-            for part in left.split(block, dim=1)
+            self.output((part[:, :, None] + right[:, None]).relu_().flatten(1, 2), of).unflatten(1, (-1, partners))
+            for part in left.split(at_once, dim=1)
         ]
         return torch.cat(logits, dim=1)
 

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from codid_lightning.nn import distributed
 from codid_lightning.nn.backbones import Encoder
 
+MAX_KERNEL = 512  # largest batch for which the kernel between its samples is made
+
 
 class EncoderPass:
     """Representations of the global batch, before and after a gradient step of the encoder.
@@ -46,8 +48,8 @@ class KernelPass:
     """The same as `EncoderPass`, for a single process and subnetworks that flatten their input into a linear layer.
 
     With h = X W' + b and the gradient g of h, the gradient of W is g' X and that of b is the sum of g. A step changes h
-    by -step (X X' + 1) g: one product with a (B, B) kernel instead of two with the wide layer. The gradients of W and b
-    are computed by `gradients` only.
+    by -step (X X' + 1) g: one product with a (B, B) kernel instead of two with the wide layer. In large batches it is
+    less work to take X (X' g). The gradients of W and b are computed by `gradients` only.
     """
 
     def __init__(self, encoder: Encoder, x: Tensor) -> None:
@@ -76,12 +78,16 @@ class KernelPass:
         """All z after the parameters moved by -step times their gradient; differentiable in `slope`."""
         found = torch.autograd.grad(self.z, [*self.hidden, *self.tail_parameters], slope, create_graph=True)
         of_hidden, of_tail = found[: len(self.hidden)], iter(found[len(self.hidden) :])
-        kernel = torch.addmm(self.x.new_ones(()), self.x, self.x.T)
+        kernel = torch.addmm(self.x.new_ones(()), self.x, self.x.T) if len(self.x) <= MAX_KERNEL else None
         z = []
         for tail, h, g in zip(self.tails, self.hidden, of_hidden, strict=True):
             there = {name: p - step * next(of_tail) for name, p in tail.named_parameters()}
-            z.append(torch.func.functional_call(tail, there, (h - step * (kernel @ g),)))
+            z.append(torch.func.functional_call(tail, there, (h - step * self._through_inputs(g, kernel),)))
         return torch.stack(z, dim=1)
+
+    def _through_inputs(self, g: Tensor, kernel: Tensor | None) -> Tensor:
+        """(X X' + 1) g."""
+        return kernel @ g if kernel is not None else self.x @ (self.x.T @ g) + g.sum(0)
 
 
 def _split(subnetwork: nn.Module) -> tuple[nn.Module, nn.Module]:

@@ -32,6 +32,7 @@ SMALL = {
     ),
     "architecture": ("--repeats 1", None),
     "audit_calibration": ("--sets 1 --power_sets 1 --draws 19 --rows 200 --output {out}/found.md", "found.md"),
+    "batches": ("--output {out}/found.md --batches 16 --attributes 2 --repeats 1", "found.md"),
     "clustering": ("run --only iris --seeds 1 --output {out}/found.csv --cache {out}/sets", "found.csv"),
     "costs": ("--repeats 1 --uses 1 --samples 50 --clusters 2 --output {out}/found.md", "found.md"),
     "dpgmm_costs": ("--output {out}/found", "found.md"),

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from codid_lightning.clustering import Clustering
 from codid_lightning.methods.codid.parts.base import Part
+from codid_lightning.methods.codid.parts.compared import Compared
 from codid_lightning.methods.losses import has_partner
 from codid_lightning.nn.conditional import ConditionalMLP, Table
 from codid_lightning.nn.discriminator import Discriminator, PairTable
@@ -35,6 +36,7 @@ class View:
     others: Tensor  # (B, V) one-hot values of all other attributes, side by side
     losses: Tensor  # (B, Q + 1) attribute losses (own first) and mode prediction loss, constants
     pairs: PairTable | None = None  # laid out by a discriminator, when first needed
+    compared: Compared | None = None  # whose weights are compared, when first needed
 
     @property
     def count(self) -> Tensor:
@@ -138,6 +140,12 @@ class Target(nn.Module):
             others=torch.cat([_one_hot(a[:, j], self.attribute_sizes[j]) for j in rest], dim=1).to(z),
             losses=losses,
         )
+
+    def compared(self, view: View) -> Compared:
+        """The pairs of a batch whose weights are compared."""
+        if view.compared is None:
+            view.compared = Compared.of(self, view)
+        return view.compared
 
     def _mode_cross_entropy(self, z: Tensor, index: Tensor) -> Tensor:
         """Cross-entropy of the mode prediction, (B,), a constant; zero without a mode predictor."""

@@ -170,7 +170,7 @@ class Snapshots(Callback):
         if found is None:
             return nothing
         divergence, together = found
-        true = view.table.pad(mode[index], fill=UNKNOWN)
+        true = target.compared(view).table.pad(mode[index], fill=UNKNOWN)
         same = true[:, :, None] == true[:, None, :]
         pair = together & torch.ones_like(together).triu(1) & (true >= 0)[:, :, None] & (true >= 0)[:, None, :]
         kept = subsample(self.pairs, 2, divergence[pair], same[pair])

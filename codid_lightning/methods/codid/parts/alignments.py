@@ -15,7 +15,7 @@ from codid_lightning.methods.codid.parts.base import OptimizerSettings, Part
 from codid_lightning.methods.codid.parts.weights import LearnedWeights
 from codid_lightning.metrics.permutation import shuffle_within
 from codid_lightning.nn import distributed
-from codid_lightning.nn.conditional import Table
+from codid_lightning.nn.conditional import Parts, Table
 from codid_lightning.nn.discriminator import Discriminator, PairGradients, PairTable
 from codid_lightning.nn.virtual import EncoderPass, KernelPass
 from datamodules.base import Batch
@@ -229,8 +229,11 @@ class DiscriminatorAlignment(Alignment):
 
     @torch.no_grad()
     def _all_pair_losses(self, target: Target, view: View) -> Tensor:
-        """Discrimination loss of every pair (z_q of i, z_-q of k) of one value, (A, M, M)."""
-        table = view.table
+        """Discrimination loss of every pair (z_q of i, z_-q of k) of one block, (blocks, rows, rows)."""
+        compared, table = target.compared(view), view.table
+        if isinstance(compared.table, Parts) and compared.slot is not None:
+            of = self._groups(target, compared.slot)
+            return F.softplus(target.discriminator.pairs_in(compared.table, of, self.pair_table(target, view)))
         own, rest, slot = table.pad(view.own), table.pad(view.rest), table.pad(view.slot)
         if self._sharing(target) == "value":
             return F.softplus(target.discriminator.all_pairs(own, rest, slot))

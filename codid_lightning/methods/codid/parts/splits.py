@@ -55,7 +55,7 @@ class LearnedSplits(Part):
             codid.losses.add("isotropic", loss)
             summaries = None if codid.alignment is None else codid.alignment.weight_divergence(target, view)
             if summaries is not None:
-                alignment = weight_alignment_loss(view.table.pad(subcluster_probs[:, 0]), *summaries)
+                alignment = weight_alignment_loss(target.compared(view).table.pad(subcluster_probs[:, 0]), *summaries)
                 codid.losses.add("weight_alignment", alignment)
                 loss = loss + self.weight_alignment * alignment
             codid.minimise(codid.optimizer("subcluster"), loss, parameters=target.subcluster_net, reduce=False)

@@ -82,39 +82,43 @@ class LearnedWeights(Part):
 
     @torch.no_grad()
     def divergence(self, target: Target, view: View, pair_losses: Tensor) -> tuple[Tensor, Tensor]:
-        """Averaged divergence of the weight summaries of all pairs within clusters, arranged by value.
+        """Averaged divergence of the weight summaries of the pairs within clusters that are compared.
 
         Args:
             target: Whose weight net.
             view: The batch.
-            pair_losses: Discrimination loss of every pair (z_q of i, z_-q of k) of one value, (A, M, M).
+            pair_losses: Discrimination loss of every pair (z_q of i, z_-q of k) of a block of `target.compared`,
+                (G, M, M).
 
         Returns:
-            Divergences and the mask of pairs in one cluster, (A, M, M) each.
+            Divergences and the mask of pairs in one cluster, (G, M, M) each.
         """
-        slot = view.table.pad(view.slot, fill=-1)  # (A, M), -1 in padding
+        table = target.compared(view).table
+        slot = table.pad(view.slot, fill=-1)  # (G, M), -1 in padding
         together = (slot[:, :, None] == slot[:, None, :]) & (slot >= 0)[:, None, :]
         weights = self.weight_grid(target, view, pair_losses)
-        return summary_divergence(weights, together, view.table.pad(view.others)), together
+        return summary_divergence(weights, together, table.pad(view.others)), together
 
     @torch.no_grad()
     def weight_grid(self, target: Target, view: View, pair_losses: Tensor) -> Tensor:
-        """Unscaled weights of all pairs (z_q of i, z_-q of k) of one value, (A, M, M), given their losses, (A, M, M).
+        """Unscaled weights of all pairs (z_q of i, z_-q of k) of a block, (G, M, M), given their losses, (G, M, M).
 
         For pairs of one cluster these are the weights of `weigh`. Other entries, such as padding, have no meaning.
         """
-        table, net, rows = view.table, target.weight_net, pair_losses.shape[1]
-        slot = table.pad(view.slot)  # (A, M)
+        compared, net, rows = target.compared(view), target.weight_net, pair_losses.shape[1]
+        of = None if compared.slot is None else compared.slot // target.slots  # value of each block
+        table, weight = compared.table, net.weight if of is None else net.weight[of]
+        slot = table.pad(view.slot)  # (G, M)
         losses, others = table.pad(view.losses), table.pad(view.others)
-        left = torch.cat([losses[..., :1], losses[..., -1:]], dim=2)  # of z_q: (A, M, 2)
-        right = torch.cat([losses[..., 1:-1], others], dim=2)  # of z_-q: (A, M, Q - 1 + V)
-        first, last = net.weight[:, :1], net.weight[:, right.shape[2] - others.shape[2] + 1 :]
+        left = torch.cat([losses[..., :1], losses[..., -1:]], dim=2)  # of z_q: (G, M, 2)
+        right = torch.cat([losses[..., 1:-1], others], dim=2)  # of z_-q: (G, M, Q - 1 + V)
+        first, last = weight[:, :1], weight[:, right.shape[2] - others.shape[2] + 1 :]
         # The first layer is linear: its parts from z_q, from z_-q and from the pair add up.
         of_left = left[..., :1] @ first + left[..., 1:] @ last[:, :1] + net.condition[slot]
-        of_right = right[..., : -others.shape[2]] @ net.weight[:, 1 : 1 + right.shape[2] - others.shape[2]]
+        of_right = right[..., : -others.shape[2]] @ weight[:, 1 : 1 + right.shape[2] - others.shape[2]]
         of_right = of_right + others @ last[:, 2:]
         hidden = pair_losses[..., None] * last[:, None, None, 1]
         hidden += of_left[:, :, None]
         hidden += of_right[:, None]
-        weights: Tensor = net.output(hidden.relu_().flatten(1, 2)).unflatten(1, (rows, rows)).sigmoid_()
+        weights: Tensor = net.output(hidden.relu_().flatten(1, 2), of).unflatten(1, (rows, rows)).sigmoid_()
         return weights
