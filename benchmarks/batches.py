@@ -66,7 +66,7 @@ def seconds(module: Any, batch: Batch) -> float:
 def ratios(sizes: tuple[int, ...], codid: CoDID, size: int, repeats: int) -> tuple[float, float | None]:
     """CoDID's step over BASE's, with the parts and with all pairs."""
     a = torch.stack([torch.randint(n, (SAMPLES,)) for n in sizes], dim=1)
-    base = attached(Base(SHAPE, sizes, reconstruction=1.1))
+    base = attached(Base(SHAPE, sizes, reconstruction=1.1, backbone="mlp"))
     module = with_clusters(attached(codid), a)
     found: list[tuple[float, float | None]] = []
     for turn in range(repeats + 1):
@@ -122,7 +122,9 @@ def main() -> None:
     lines += ["| setting | batch | before | now |", "|---|---|---|---|"]
     for name, alignment in settings().items():
         for size in options.batches:
-            now, before = ratios((2, 2), CoDID(SHAPE, (2, 2), alignment=alignment), size, options.repeats)
+            now, before = ratios(
+                (2, 2), CoDID(SHAPE, (2, 2), alignment=alignment, backbone="mlp"), size, options.repeats
+            )
             lines.append(f"| {name} | {size} | {shown(before)} | {shown(now)} |")
             print(lines[-1], flush=True)
     lines += ["", "## Targets", "", "Batches of 128, shipped settings, Q attributes with two values each.", ""]
@@ -130,7 +132,7 @@ def main() -> None:
     for count in options.attributes:
         found = []
         for targets in ([0], list(range(count))):
-            codid = CoDID(SHAPE, (2,) * count, alignment=settings()["shipped"], targets=targets, moded=targets)
+            codid = CoDID(SHAPE, (2,) * count, alignment=settings()["shipped"], targets=targets, backbone="mlp")
             found.append(ratios((2,) * count, codid, 128, options.repeats)[0])
         lines.append(f"| {count} | {shown(found[0])} | {shown(found[1])} |")
         print(lines[-1], flush=True)
