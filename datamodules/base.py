@@ -341,7 +341,7 @@ class AttributeDataModule(LightningDataModule, ABC):
     def _checked(self, split: str, data: AttributeDataset) -> AttributeDataset:
         name = type(self).__name__
         if not len(data):
-            raise DataError(f"{name}: the split `{split}` is empty; check data.root and the split arguments.")
+            raise DataError(f"{name}: the split `{split}` is empty; check {self.origin} and the split arguments.")
         shape = tuple(data[[0]]["x"].shape[1:])
         if shape != tuple(self.input_shape):
             raise DataError(f"{name}: `{split}` has samples of shape {shape}, expected {self.input_shape}.")
@@ -363,7 +363,7 @@ class AttributeDataModule(LightningDataModule, ABC):
         if missing:
             raise DataError(
                 f"{type(self).__name__}: no training sample has {self.attribute_names[0]} = {', '.join(missing)}; "
-                "every value of the first attribute must occur in training."
+                f"every value of the first attribute must occur in training. Check {self.origin}."
             )
 
     def place_of_bad_values(self, x: Tensor) -> str:

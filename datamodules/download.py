@@ -25,6 +25,7 @@ from datamodules.base import DataError
 
 _CHUNK = 1 << 20
 _MAX_ATTEMPTS = 3  # per address; an interrupted download is continued
+_OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 _TIMEOUT = 30.0  # seconds without data
 _MAX_EXPANSION = 200  # unpacked bytes per packed byte; text reaches about 20, a bomb 1000
 
@@ -84,7 +85,9 @@ def unpack(archive: Path, folder: Path) -> None:
             _unpack_into(archive, staging)
             for entry in staging.iterdir():
                 _replace(entry, folder / entry.name)
-        except (zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        except Exception as error:  # damaged archives raise many types of errors
+            if isinstance(error, DataError) or getattr(error, "errno", None) in _OF_THE_DISK:
+                raise
             raise DownloadError(f"{archive} cannot be unpacked ({error}); delete it and download it again.") from error
         finally:
             shutil.rmtree(staging, ignore_errors=True)

@@ -243,5 +243,5 @@ def _read(path: Path) -> Windows:
     try:
         with np.load(path, allow_pickle=False) as stored:
             return Windows(*(torch.from_numpy(stored[name]) for name in Windows._fields))
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except Exception as error:  # numpy raises many types of errors for damaged files
         raise DataError(f"The cache {path} cannot be read ({error}); delete it.") from error

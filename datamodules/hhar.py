@@ -100,7 +100,7 @@ class HHAR(GroupedDataModule):
                 for rows in pd.read_csv(stream, usecols=list(_TYPES), dtype=_TYPES, chunksize=500_000):
                     known = rows["gt"].notna() & (rows["Model"].isin(self.models) if self.models else True)
                     yield rows[known]
-        except (OSError, ValueError) as error:
+        except Exception as error:  # parsers raise many types of errors for damaged files
             raise DataError(f"Cannot read {file} ({error}); download it again.") from error
 
     def _index(self, attribute: int, label: str) -> int:

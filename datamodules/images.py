@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
 from datamodules.base import DataError
@@ -18,7 +18,7 @@ def open_image(path: Path, mode: str = "RGB") -> Image.Image:
     try:
         with Image.open(path) as image:
             return image.convert(mode)
-    except (OSError, UnidentifiedImageError, SyntaxError) as error:
+    except Exception as error:  # each format raises its own types of errors for damaged files
         raise DataError(f"Cannot read the image {path} ({error}); replace or remove it.") from error
 
 

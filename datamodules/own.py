@@ -40,7 +40,13 @@ class OwnArrays(OwnData):
         self.scaling = Scaling(tuple(self.x.shape[1:]), scaling if self.x.is_floating_point() else "none")
         self.input_shape = self.scaling.shape
         if "train" in self.rows:
-            self.scaling.fit(self.x[self.rows["train"]])
+            self._fit_scaling(self.x[self.rows["train"]])
+
+    def _fit_scaling(self, x: Tensor) -> None:
+        try:
+            self.scaling.fit(x)
+        except DataError as error:
+            raise DataError(f"{self.file}: {error}") from error
 
     def samples(self) -> tuple[Tensor, Callable[[Tensor], Tensor] | None]:
         """The arrays as read; scaling comes with the batch, so that a checkpoint's can take its place."""

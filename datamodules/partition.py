@@ -86,7 +86,7 @@ def _read(file: Path) -> Table:
     else:
         try:
             table = {"cell": np.load(file, allow_pickle=False)}
-        except (OSError, ValueError, EOFError) as error:
+        except Exception as error:  # numpy raises many types of errors for damaged files
             raise DataError(f"Cannot read {file} ({_KEY}): {error}.") from error
     if len({values.shape[:1] for name, values in table.items() if name in ("cell", "index", "split", "a")}) > 1:
         raise DataError(f"{file} has columns of different length ({_KEY}).")

@@ -81,7 +81,7 @@ def _recordings(file: Path) -> Iterator[Array]:
     try:
         with zipfile.ZipFile(file) as packed:
             yield from _chest(packed)
-    except (zipfile.BadZipFile, ValueError) as error:
+    except Exception as error:  # parsers raise many types of errors for damaged files
         raise DataError(f"Cannot read {file} ({error}); unpack the public archive again.") from error
 
 

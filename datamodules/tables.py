@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import zipfile
-import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ def read_table(file: Path, key: str = "data.file") -> Table:
         table = _archive(file) if file.suffix == ".npz" else _columns(file)
     except ImportError as error:
         raise DataError("Parquet files need `pip install codid-lightning[parquet]`.") from error
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # parsers raise many types of errors for damaged files
         hint = " Save text as an array of strings, not of objects." if "allow_pickle" in str(error) else ""
         reason = " ".join(str(error).split()).rstrip(".")
         raise DataError(f"Cannot read {file} ({key}): {reason}.{hint}") from error
@@ -49,7 +48,10 @@ def _archive(file: Path) -> Table:
     with zipfile.ZipFile(file):  # numpy would also take a lone array or a pickle under this name
         pass
     with np.load(file, allow_pickle=False) as stored:
-        return {name: stored[name] for name in stored.files}
+        members = {name: stored[name] for name in stored.files}
+    if strange := [name for name, values in members.items() if not isinstance(values, np.ndarray)]:
+        raise ValueError(f"{strange[0]} is no array")
+    return members
 
 
 def _columns(file: Path) -> Table:

@@ -129,5 +129,5 @@ def _table(path: Folder, dtype: Any = np.float32) -> Array:
     try:
         with path.open("rb") as file:
             return pd.read_csv(file, sep=r"\s+", header=None).to_numpy(dtype)  # type: ignore[no-any-return]
-    except (OSError, KeyError, ValueError) as error:
+    except Exception as error:  # parsers raise many types of errors for damaged files
         raise DataError(f"Cannot read {path} ({error}); download it again.") from error

@@ -72,7 +72,7 @@ def verify(directory: Path, keys: Sequence[str] = ()) -> Verification:
     try:
         recorded = runs.read_result(directory)
         kept: dict[str, Any] = dict(recorded["metrics"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunError(f"{directory / runs.RESULT} is no result of a finished run ({error}).") from error
     checkpoint = selected_checkpoint(directory)
     run = build(parse(["--ckpt_path", str(checkpoint), _QUIET, *_ONE_DEVICE, *keys]), record=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import zipfile
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from codid_lightning.clustering.legacy import upgrade_arguments
 from codid_lightning.errors import CheckpointError
 from codid_lightning.methods.lightning_adapter import attached_trainer
 from codid_lightning.nn import distributed
-from datamodules.base import AttributeDataModule
+from datamodules.base import AttributeDataModule, DataError
 
 if TYPE_CHECKING:
     from codid_lightning.methods.base import DisentanglementModule
@@ -43,10 +44,19 @@ def add_state(module: DisentanglementModule, checkpoint: dict[str, Any], seed: i
 
 def read(checkpoint: Any) -> dict[str, Any]:
     """The content of a checkpoint, a path or a file: tensors and plain values. A file can be read again."""
+    check_whole(checkpoint)
     content: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True)
     if hasattr(checkpoint, "seek"):
         checkpoint.seek(0)
     return content
+
+
+def check_whole(checkpoint: Any) -> None:
+    """Raise `BadZipFile` unless the checksums inside of a checkpoint are right; torch does not compare all of them."""
+    with zipfile.ZipFile(checkpoint) as packed:
+        damaged = packed.testzip()
+    if damaged is not None:
+        raise zipfile.BadZipFile(f"the checksum of {damaged} is wrong")
 
 
 def check_hyperparameters(checkpoint: Mapping[str, Any]) -> None:
@@ -85,6 +95,15 @@ def _is_known_class(path: Any) -> bool:
 
 def restore_state(module: DisentanglementModule, checkpoint: dict[str, Any]) -> int | None:
     """Check that the checkpoint fits, and restore the running losses; the seed."""
+    try:
+        return _restore_state(module, checkpoint)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise CheckpointError(f"The checkpoint is damaged: {error!r}.") from error
+
+
+def _restore_state(module: DisentanglementModule, checkpoint: dict[str, Any]) -> int | None:
     check_fits(module, checkpoint)
     check_data(module, checkpoint)
     state = checkpoint["codid"]

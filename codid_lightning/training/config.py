@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from jsonargparse import Namespace
+from jsonargparse import ArgumentError, Namespace
 from lightning import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.loggers import CSVLogger, WandbLogger  # noqa: F401  (short class names in configs)
@@ -88,7 +88,15 @@ def add_run_arguments(parser: LightningArgumentParser) -> None:
 def parse(arguments: Sequence[str]) -> Namespace:
     """Parse arguments as `codid fit` takes them: `-c FILE`, `--key value`, `--key=value`."""
     given = with_run_config(packaged_configs(nested_nulls(arguments)))
-    config: Namespace = run_parser().parse_args(expanded_configs(given))
+    expanded = expanded_configs(given)
+    try:
+        config: Namespace = run_parser().parse_args(expanded)
+    except ArgumentError as error:
+        if "Problems parsing config" not in str(error):
+            raise
+        files = [argument.removeprefix("--config=") for argument in expanded if argument.startswith("--config=")]
+        named = ", ".join(file for file in files if not file.startswith("{"))
+        raise RunError(f"{named or 'The config'} cannot be read: {' '.join(str(error).split())}") from error
     if config.data is not None:
         config.dataset = config.dataset or _data_name(config.data)
     if config.model is not None:

@@ -14,6 +14,7 @@ from codid_lightning.training import migration, runs
 
 OVERLAYS = "overlays"  # key of a config file: files beside it that are read after it
 _CONFIG = "--config="
+_MAX_SIZE = 100_000  # values in a config file
 
 
 def config_folder() -> Path:
@@ -54,7 +55,9 @@ def _expanded(file: Path, within: tuple[Path, ...] = ()) -> list[str]:
         raise RunError(f"{file}: its overlays lead back to itself.")
     config = read_yaml(file)
     if not isinstance(config, dict):
-        return [f"{_CONFIG}{file}"]
+        raise RunError(f"{file} is no config: it should hold keys and values.")
+    if strange := [key for key in config if not isinstance(key, str)]:
+        raise RunError(f"{file}: the key {strange[0]!r} is not a text.")
     outdated, overlays = migration.is_outdated(config), config.pop(OVERLAYS, None)
     if not outdated and overlays is None:
         return [f"{_CONFIG}{file}"]
@@ -108,11 +111,29 @@ def nested_nulls(arguments: Sequence[str]) -> list[str]:
 
 
 def read_yaml(file: Path) -> Any:
-    """The content of a YAML file."""
+    """The content of a YAML file, which may not refer to itself nor, with all its references written out, be huge."""
     try:
-        return yaml.safe_load(file.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RunError(f"{file} is not a YAML file: {error}") from error
+        content = yaml.safe_load(file.read_text())
+        size = _size(content, {})
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also of dates, numbers and characters
+        raise RunError(f"{file} is not a YAML file that can be used: {error}") from error
+    if size > _MAX_SIZE:
+        raise RunError(f"{file} has {size} values with its references written out; {_MAX_SIZE} are allowed.")
+    return content
+
+
+def _size(value: Any, known: dict[int, int | None]) -> int:
+    """How many values there are, references written out."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = None
+        parts = [*value.values()] if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_size(part, known) for part in parts)
+    found = known[id(value)]
+    if found is None:
+        raise RecursionError("a value refers to itself")
+    return found
 
 
 def _joined(arguments: Sequence[str]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from jsonargparse import Namespace
 
-from codid_lightning.errors import RunError
+from codid_lightning.errors import CheckpointError, RunError
 from codid_lightning.methods.base import DisentanglementModule
 from codid_lightning.methods.codid.adaptation import FILE, Adaptation, fingerprint
 from codid_lightning.methods.codid.module import CoDID
@@ -80,14 +80,30 @@ def load_run(arguments: Sequence[str], file: Path | None = None) -> LoadedRun:
     run = build(config, record=False)
     if file is not None:
         _check_shape(file, run.data, state)
-    run.module.on_load_checkpoint(state)
-    run.module.load_state_dict(state["state_dict"])
-    if (names := state.get(type(run.data).__qualname__)) is not None:
-        run.data.load_state_dict(names)
+    restore(run.module, run.data, state, path)
     _set_up(run.data)
     use_adaptation(run.module, config.adapted, path, state["state_dict"])
     device = run.trainer.strategy.root_device
     return LoadedRun(run.module.eval().to(device), run.data, path, run.config)
+
+
+def restore(module: DisentanglementModule, data: AttributeDataModule, state: dict[str, Any], path: Path) -> None:
+    """Give a model and its data the state of a checkpoint.
+
+    Raises:
+        CheckpointError: It does not fit, or an entry is damaged. The message names the file.
+    """
+    try:
+        module.on_load_checkpoint(state)
+        module.load_state_dict(state["state_dict"])
+        if (names := state.get(type(data).__qualname__)) is not None:
+            data.load_state_dict(names)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    except RunError:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"The checkpoint {path} is damaged: {error!r}") from error
 
 
 def use_adaptation(

@@ -168,8 +168,11 @@ def read_config(directory: Path) -> dict[str, Any]:
     """The resolved config of a run, as this version writes it."""
     try:
         config: dict[str, Any] = yaml.safe_load((directory / CONFIG).read_text())
-    except yaml.YAMLError as error:
-        raise RunError(f"{directory / CONFIG} is not a plain config: {str(error).splitlines()[0]}.") from error
+    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise RunError(f"{directory / CONFIG} is not a plain config: {reason}.") from error
+    if not isinstance(config, dict):
+        raise RunError(f"{directory / CONFIG} is not a plain config: it holds no keys.")
     if not migration.is_outdated(config):
         return config
     from codid_lightning.training.config import as_dict, combine  # loads torch, which readers of results do not need

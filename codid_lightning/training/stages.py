@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ import yaml
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from codid_lightning.errors import RunError
+from codid_lightning.errors import CheckpointError, RunError
 from codid_lightning.training import runs
 from codid_lightning.training.callbacks.checkpoint import NO_CANDIDATE, AtomicCheckpointIO, LastCheckpoint
 from codid_lightning.training.callbacks.predictions import PredictionWriter
@@ -52,7 +53,7 @@ def train(run: Run) -> None:
         with runs.replacing(run.directory / runs.CONFIG) as part:
             part.write_text(yaml.safe_dump(run.config, sort_keys=False))
     try:
-        with exact_resume() if _is_own_checkpoint(run.checkpoint) else nullcontext():
+        with _naming_checkpoint(run), exact_resume() if _is_own_checkpoint(run.checkpoint) else nullcontext():
             run.trainer.fit(run.module, datamodule=run.data, ckpt_path=run.checkpoint)
     except SIGTERMException as error:
         if run.directory is None:
@@ -73,14 +74,16 @@ def train(run: Run) -> None:
 def validate(run: Run) -> dict[str, float]:
     """Metrics on validation data."""
     _prepare(run)
-    run.trainer.validate(run.module, datamodule=run.data, ckpt_path=run.checkpoint, verbose=False)
+    with _naming_checkpoint(run):
+        run.trainer.validate(run.module, datamodule=run.data, ckpt_path=run.checkpoint, verbose=False)
     return _metrics(run)
 
 
 def test(run: Run) -> dict[str, float]:
     """Metrics on the test sets."""
     _prepare(run)
-    run.trainer.test(run.module, datamodule=run.data, ckpt_path=run.checkpoint, verbose=False)
+    with _naming_checkpoint(run):
+        run.trainer.test(run.module, datamodule=run.data, ckpt_path=run.checkpoint, verbose=False)
     return _metrics(run)
 
 
@@ -91,8 +94,20 @@ def predict(run: Run) -> Path:
     runs.make_folder(folder, "--run_dir")
     callbacks: list[Callback] = run.trainer.callbacks  # type: ignore[attr-defined]
     callbacks.append(PredictionWriter(folder))
-    run.trainer.predict(run.module, datamodule=run.data, ckpt_path=run.checkpoint, return_predictions=False)
+    with _naming_checkpoint(run):
+        run.trainer.predict(run.module, datamodule=run.data, ckpt_path=run.checkpoint, return_predictions=False)
     return folder
+
+
+@contextmanager
+def _naming_checkpoint(run: Run) -> Iterator[None]:
+    """Add the file to messages about a checkpoint that does not fit."""
+    try:
+        yield
+    except CheckpointError as error:
+        if run.checkpoint is None or str(run.checkpoint) in str(error):
+            raise
+        raise CheckpointError(f"{run.checkpoint}: {error}") from error
 
 
 def _prepare(run: Run) -> None:

@@ -21,7 +21,7 @@ from tests.fakes import FAKES, cmnist, hapt, uci_har
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"
-PARTS = {"__init__", "clustering_sets", "mutants", "provenance", "rows"}
+PARTS = {"__init__", "clustering_sets", "fuzz_inputs", "mutants", "provenance", "rows"}
 PROGRAMS = {file.stem for file in FOLDER.glob("*.py")} - PARTS
 MATRICES = sorted({file.stem for file in FOLDER.glob("*.yaml")} - {"sweep"})  # test_dashboard.py runs a sweep
 # Arguments of a small run, with folders to be filled in, and the file that it writes.
@@ -37,6 +37,7 @@ SMALL = {
     "costs": ("--repeats 1 --uses 1 --samples 50 --clusters 2 --output {out}/found.md", "found.md"),
     "dpgmm_costs": ("--output {out}/found", "found.md"),
     "endings": ("--data {series} --epochs 1 --seeds 0 --runs {out}/runs --output {out}/found.md", "found.md"),
+    "fuzz": ("npz csv checkpoint 'run directory' --share 0.02 --output {out}/found.md", "found.md"),
     "ideas": ("--root {cmnist} --only base t_fewer_faster --epochs 9 --output {out}/found.csv", "found.csv"),
     "kills": ("--kills 1 --root {out}/new/folder --output {out}/found.md", "found.md"),
     "overhead": ("--repeats 1 --samples 256", None),

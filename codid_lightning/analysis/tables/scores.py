@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from codid_lightning.analysis.tables.names import unique_titles
 from codid_lightning.training.identity import config_hash, flatten
 from codid_lightning.training.runs import CONFIG, RESULT, SCHEMA, read_config
@@ -83,7 +81,7 @@ def load_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
     for file in _by_age(paths, complaints):
         try:
             run = read_run(file.parent)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+        except Exception as error:  # one damaged run is no reason to leave out the others
             complaints.append(f"{file}: not a result of schema {SCHEMA} ({type(error).__name__}: {error})")
             continue
         key = (run.dataset, run.method, run.setting, run.seed, run.group)

@@ -17,6 +17,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from codid_lightning.errors import CheckpointError
 from codid_lightning.methods.base import DisentanglementModule
+from codid_lightning.methods.checkpoints import check_whole
 from codid_lightning.training.runs import BEST, LAST, replacing
 
 NO_CANDIDATE = (
@@ -46,7 +47,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = True) -> dict[str, Any]:
         """Read a checkpoint; code in it is not executed."""
         try:
+            check_whole(path)
             checkpoint: dict[str, Any] = torch.load(path, map_location=map_location, weights_only=True)
+            if not isinstance(checkpoint["state_dict"], dict):
+                raise TypeError("its state_dict is none")
         except FileNotFoundError as error:
             raise CheckpointError(f"There is no checkpoint {path}.") from error
         except pickle.UnpicklingError as error:  # torch's message explains how to load it nevertheless
