@@ -79,8 +79,8 @@ def train(dataset: str, recipe: str, batch: str, root: Path) -> None:
     assert any(not torch.equal(one, other) for one, other in zip(before, after, strict=False))
 
 
-# Colored digits have every recipe with every kind of batch. Elsewhere each recipe has one kind, in turn: CODID_SWEEP=all
-# tries them all, which takes about twenty minutes.
+# Colored digits have every recipe with every kind of batch. Elsewhere each recipe has one kind, in turn.
+# CODID_SWEEP=all tries all kinds everywhere, which takes about twenty minutes.
 FULL = {*FOLDERS} if os.environ.get("CODID_SWEEP") == "all" else {"colored_digits"}
 EVERY = [
     pytest.param(dataset, recipe, batch, marks=() if dataset == "colored_digits" else pytest.mark.slow)
