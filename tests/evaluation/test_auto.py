@@ -17,11 +17,11 @@ from codid_lightning.errors import RunError
 
 @pytest.fixture(scope="module")
 def shortcut(tmp_path_factory):
-    """The site follows the diagnosis in nine of ten rows and shifts one column; the target is hard to see."""
+    """The site follows the diagnosis in 85 of 100 rows and shifts one column; the target is hard to see."""
     rng = np.random.default_rng(0)
-    y = rng.integers(2, size=900)
-    site = np.where(rng.random(900) < 0.9, y, 1 - y)
-    x = rng.normal(size=(900, 4)) + 0.6 * y[:, None]
+    y = rng.integers(2, size=1200)
+    site = np.where(rng.random(1200) < 0.85, y, 1 - y)
+    x = rng.normal(size=(1200, 4)) + 0.6 * y[:, None]
     x[:, 3] += 3 * site
     frame = pd.DataFrame(x, columns=list("abcd"))
     frame["diagnosis"], frame["site"] = np.where(y == 1, "ill", "well"), np.where(site == 1, "north", "south")
