@@ -50,7 +50,7 @@ def commands_of(page: Path) -> list[str]:
     for line in code(page).splitlines():
         for part in line.strip().split(" && "):
             part = re.sub(rf"^{PREFIXES}", "", part)
-            if part.startswith(PROGRAMS) and not re.match(r"codid [A-Z]|.*/NAME\.|make (?!\w+( |$))", part):
+            if part.startswith(PROGRAMS) and not re.match(r"codid [A-Z=]|.*/NAME\.|make (?!\w+( |$))", part):
                 found.append(re.split(r" [>#|;] ?|  +[#>]|>> ", part)[0].strip())
     return found
 

@@ -55,6 +55,8 @@ def check_whole(checkpoint: Any) -> None:
     """Raise `BadZipFile` unless the checksums inside of a checkpoint are right; torch does not compare all of them."""
     with zipfile.ZipFile(checkpoint) as packed:
         damaged = packed.testzip()
+    if hasattr(checkpoint, "seek"):
+        checkpoint.seek(0)
     if damaged is not None:
         raise zipfile.BadZipFile(f"the checksum of {damaged} is wrong")
 

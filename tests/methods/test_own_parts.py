@@ -88,8 +88,8 @@ class Inputs(ModeSource):
 class Halves(KMeans):
     """Two clusters under every value, whatever number is asked for."""
 
-    def __init__(self, n_clusters: int = 2, n_init: int = 1, seed: int = 0, columns: int = 1) -> None:
-        super().__init__(n_clusters=n_clusters, n_init=n_init, seed=seed)
+    def __init__(self, n_clusters: int = 2, n_init: int = 1, random_state: int = 0, columns: int = 1) -> None:
+        super().__init__(n_clusters=n_clusters, n_init=n_init, random_state=random_state)
         self.columns = columns
 
     def fit(self, X, y=None):

@@ -148,4 +148,6 @@ def found_uses() -> dict[str, list[str]]:
 
 
 def test_private_attributes_of_other_packages_are_only_in_the_adapters():
-    assert not found_uses()
+    documented = "Clusterer._n_features_out"  # what scikit-learn asks of a transformer that names its outputs
+    uses = {path: [use for use in found if use != documented] for path, found in found_uses().items()}
+    assert {path: found for path, found in uses.items() if found} == {}
