@@ -79,19 +79,7 @@ class TestParts:
         one, other = (
             harmonised(torch.from_numpy(rows), member, bounds) for rows in (x, measured(rng(5), x, site, 1.0))
         )
-        one, other = ((rows - rows.mean(1)) / rows.std(1) for rows in (one, other))
-        assert torch.allclose(one, other, atol=1e-3)
-
-    def test_values_of_the_target_may_differ_in_spread(self):
-        """Sites do nothing, but most rows of one site are of the value with the larger spread."""
-        y = np.repeat([0, 1], 2000)
-        site = np.where(rng(1).random(4000) < 0.8, y, 1 - y)
-        x = rng(2).normal(size=(4000, 3)) * (1 + 3 * y[:, None])
-        member = one_hot(torch.from_numpy(site)[None])
-        content = harmonised(torch.from_numpy(x), member, [(0, 2000), (2000, 4000)])[0].numpy()
-        for value in (0, 1):
-            one, other = (content[(y == value) & (site == s)].std(0) for s in (0, 1))
-            assert np.allclose(one, other, rtol=0.15)
+        assert torch.allclose(one - one.mean(1), other - other.mean(1), atol=1e-3)
 
     def test_a_mixture_without_sites_is_scikit_learns(self):
         """With one site and one value, EM of the first mixture raises the likelihood to that of scikit-learn."""

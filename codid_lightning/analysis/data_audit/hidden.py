@@ -33,7 +33,6 @@ BATCH = 40  # permutations computed at a time
 ENOUGH = 5  # permutations that reach the statistic, after which the test ends (Besag and Clifford, 1991)
 BURN_IN, ITERATIONS = 6, 18  # of EM: before and after the maps of values of a_2 begin to move
 ROUNDS = 15  # of alternating least squares
-CONSTANT = 1e-10  # variance below which a column does not vary
 MAX_DIRECTIONS = 8  # principal components
 MIN_CELL = 8  # rows of a cell (a_1, a_2); smaller ones are left out
 LEVELS = (2, 5)  # components under each value of a_1; with many, some follow a value of a_2 instead of a kind of row
@@ -209,36 +208,24 @@ def one_hot(site: Tensor) -> Tensor:
 def harmonised(x: Tensor, member: Tensor, bounds: Sequence[tuple[int, int]]) -> Tensor:
     """Rows (B, N, D) of which every value of a_2 has the same spread within a_1, and no additive effect (ComBat).
 
-    Rows that are shifted and scaled by a_2 beforehand give the same result but for a common factor, so that it does not
-    matter whether effects are put back before a_2 is dealt anew. Values of a_1 may differ in spread.
+    Rows that are shifted and scaled by a_2 beforehand give the same result, so that it does not matter whether effects
+    are put back before a_2 is dealt anew.
     """
     counts = member.sum(1)[:, :, None]  # (B, S, 1)
-    scaled = x / (member @ _deviations(x, member, bounds))
+    square, freedom = x.new_zeros(()), x.new_zeros(())
+    for start, end in bounds:
+        part, own = x[..., start:end, :], member[:, start:end]
+        size = own.sum(1)[:, :, None]
+        mean = own.transpose(1, 2) @ part / size.clamp_min(1)
+        square = square + own.transpose(1, 2) @ part.square() - size * mean.square()
+        freedom = freedom + (size - 1).clamp_min(0)
+    deviation = (square.clamp_min(0) / freedom.clamp_min(1)).sqrt()
+    deviation = torch.where(deviation > 1e-6, deviation, 1.0)  # constant at this place
+    scaled = x / (member @ deviation)
     for _ in range(ROUNDS):  # alternating least squares: effects of a_1 and of a_2
         centred = torch.cat([scaled[:, s:e] - scaled[:, s:e].mean(1, keepdim=True) for s, e in bounds], 1)
         scaled = scaled - member @ (member.transpose(1, 2) @ centred / counts)
     return scaled
-
-
-def _deviations(x: Tensor, member: Tensor, bounds: Sequence[tuple[int, int]]) -> Tensor:
-    """Factors (B, S, D) by which values of a_2 scale columns; the spread of a value of a_1 is another factor."""
-    squares, sizes = [], []
-    for start, end in bounds:
-        part, own = x[..., start:end, :], member[:, start:end].transpose(1, 2)
-        size = own.sum(2, keepdim=True)
-        squares.append((own @ part.square() - (own @ part).square() / size.clamp_min(1)).clamp_min(0))
-        sizes.append((size - 1).clamp_min(0))
-    square, freedom = torch.stack(squares), torch.stack(sizes)  # (V, B, S, D), (V, B, S, 1)
-    factor = torch.ones_like(square[0])
-    for _ in range(ROUNDS):
-        variance = (square / factor.square()).sum(2, keepdim=True) / freedom.sum(2, keepdim=True).clamp_min(1)
-        varies = variance > CONSTANT
-        ratio = torch.where(varies, square / variance.clamp_min(CONSTANT), 0.0).sum(0)
-        mean = ratio / (freedom * varies).sum(0).clamp_min(1)
-        factor = torch.where(mean > CONSTANT, mean.sqrt(), 1.0)
-        share = freedom.sum(0) / freedom.sum((0, 2))[:, None]
-        factor = factor / (share * factor.log()).sum(1, keepdim=True).exp()
-    return factor
 
 
 class _Fit:
