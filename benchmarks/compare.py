@@ -46,7 +46,7 @@ def main() -> None:
     trees = (options.before.resolve(), HERE)
     rounds = [[measured(tree, options.benchmark, options.arguments) for tree in trees] for _ in range(options.rounds)]
     print("| | before | now | now / before | quartiles |\n|---|---|---|---|---|")
-    for name in rounds[0][1]:
+    for name in (name for name in rounds[0][1] if name in rounds[0][0]):
         before, now = (statistics.median(pair[i][name] for pair in rounds) for i in (0, 1))
         low, _, high = statistics.quantiles([pair[1][name] / pair[0][name] for pair in rounds], n=4)
         print(f"| {name} | {before:g} | {now:g} | {now / before:.3f} | {low:.3f} to {high:.3f} |")

@@ -85,7 +85,7 @@ def test_old_bounds_would_be_found(tmp_path):
     text = Path("pyproject.toml").read_text()
     for ours, before in (
         ("lightning>=2.6.6", "lightning>=2.5"),
-        ("torch>=2.10", "torch>=2.9"),
+        ("torch>=2.11", "torch>=2.9"),
         ("pillow>=12.3", "pillow>=10"),
     ):
         assert f'"{ours}' in text
