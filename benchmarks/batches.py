@@ -25,7 +25,6 @@ import yaml
 
 from benchmarks.provenance import header
 from benchmarks.step import SAMPLES, SHAPE, Base, Batch, CoDID, attached, clustered
-from codid_lightning.clustering import Clustering
 from codid_lightning.methods.codid.parts import compared
 from codid_lightning.methods.codid.parts.alignments import DiscriminatorAlignment
 from codid_lightning.methods.codid.parts.weights import LearnedWeights
@@ -67,7 +66,7 @@ def ratios(sizes: tuple[int, ...], codid: CoDID, size: int, repeats: int) -> tup
     """CoDID's step over BASE's, with the parts and with all pairs."""
     a = torch.stack([torch.randint(n, (SAMPLES,)) for n in sizes], dim=1)
     base = attached(Base(SHAPE, sizes, reconstruction=1.1, backbone="mlp"))
-    module = with_clusters(attached(codid), a)
+    module = clustered(attached(codid), a, CLUSTERS)
     found: list[tuple[float, float | None]] = []
     for turn in range(repeats + 1):
         index = torch.randperm(SAMPLES)[:size]
@@ -80,26 +79,6 @@ def ratios(sizes: tuple[int, ...], codid: CoDID, size: int, repeats: int) -> tup
             found.append((now / floor, None if before is None else before / floor))
     earlier = [before for _, before in found if before is not None]
     return statistics.median(now for now, _ in found), statistics.median(earlier) if earlier else None
-
-
-def with_clusters(module: CoDID, a: torch.Tensor) -> CoDID:
-    """Random clusters for every target."""
-    targets = list(module.target_list)
-    clustered(module, a, CLUSTERS)
-    for target in targets[1:]:
-        values, slots = target.values, target.slots
-        few = max(1, CLUSTERS // values)
-        labels = a[:, target.attribute] * slots + torch.randint(few, (len(a),))
-        active = (torch.arange(slots) < few).expand(values, slots).clone()
-        centres = torch.randn(values, slots, 2, module.latent_dim)
-        probs = torch.nn.functional.one_hot(labels % slots, slots).float()
-        found = Clustering(
-            labels=labels, probs=probs, active=active, inherit=torch.diag_embed(active.float()),
-            share=torch.ones(values, slots), means=centres.mean(2), sub_means=centres,
-            sub_probs=torch.full((len(a), 2), 0.5), moves=(),
-        )  # fmt: skip
-        module.adopt(target, found, torch.zeros(len(a), module.latent_dim))
-    return module
 
 
 def shown(value: float | None) -> str:

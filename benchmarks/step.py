@@ -48,20 +48,20 @@ def module_epoch(module: Any) -> int:
 
 
 def clustered(module: CoDID, a: torch.Tensor, clusters: int) -> CoDID:
-    """Let the module adopt as many random clusters under each value as wanted in all."""
-    target = module.target_list[0]
-    values, slots = target.values, target.slots
-    per_value = max(1, clusters // values)
-    labels = a[:, 0] * slots + torch.randint(per_value, (len(a),))
-    active = (torch.arange(slots) < per_value).expand(values, slots).clone()
-    centres = torch.randn(values, slots, 2, module.latent_dim)
-    probs = torch.nn.functional.one_hot(labels % slots, slots).float()
-    found = Clustering(
-        labels=labels, probs=probs, active=active, inherit=torch.diag_embed(active.float()),
-        share=torch.ones(values, slots), means=centres.mean(2), sub_means=centres,
-        sub_probs=torch.full((len(a), 2), 0.5), moves=(),
-    )  # fmt: skip
-    module.adopt(target, found, torch.zeros(len(a), module.latent_dim))
+    """Let every target adopt as many random clusters as wanted, shared evenly by its values."""
+    for target in module.target_list:
+        values, slots = target.values, target.slots
+        per_value = max(1, clusters // values)
+        labels = a[:, target.attribute] * slots + torch.randint(per_value, (len(a),))
+        active = (torch.arange(slots) < per_value).expand(values, slots).clone()
+        centres = torch.randn(values, slots, 2, module.latent_dim)
+        probs = torch.nn.functional.one_hot(labels % slots, slots).float()
+        found = Clustering(
+            labels=labels, probs=probs, active=active, inherit=torch.diag_embed(active.float()),
+            share=torch.ones(values, slots), means=centres.mean(2), sub_means=centres,
+            sub_probs=torch.full((len(a), 2), 0.5), moves=(),
+        )  # fmt: skip
+        module.adopt(target, found, torch.zeros(len(a), module.latent_dim))
     module.generator = torch.Generator().manual_seed(0)
     return module
 
