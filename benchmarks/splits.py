@@ -205,6 +205,8 @@ def measured(seed: int, averaged: bool, options: argparse.Namespace) -> dict[str
         "data.init_args.images": options.images,
         "model.discovery.init_args.start": options.start, "model.discovery.init_args.every": options.every,
     }  # fmt: skip
+    if options.n_clusters is not None:
+        settings["model.discovery.init_args.n_clusters"] = options.n_clusters
     run = build("configs/cmnist/codid.yaml", settings, record=False)
     as_configured: Any = run.module
     alignment = as_configured.alignment
@@ -251,6 +253,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--start", type=int, default=5, help="Epoch of the first clustering.")
     parser.add_argument("--every", type=int, default=2, help="Epochs between refinements.")
+    parser.add_argument("--n_clusters", type=int, help="Clusters to begin with; those of the config by default.")
     parser.add_argument("--images", type=int, help="Training images; all by default.")
     parser.add_argument("--output", type=Path, default=Path("subclustering.md"))
     options = parser.parse_args()

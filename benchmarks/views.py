@@ -35,6 +35,7 @@ from datamodules.base import Batch
 from datamodules.colored import CMNIST, ColoredDigits
 from datamodules.correlated import CorrelatedDataModule
 from datamodules.glyphs import ColoredGlyphs
+from datamodules.toy import Toy, ToyNineModes
 
 Array = NDArray[np.float64]
 TESTS = ("test1", "test2", "test3")
@@ -53,8 +54,8 @@ def log_odds(z: Tensor, batch: Batch) -> Tensor:
     """Log-odds (N, A) of a_2 = 1 given z under every value of a_1, by classifiers that did not see the sample."""
     x, a = principal_components(z.double().numpy()), batch["a"].numpy()
     x = Nystroem(gamma=1.0, n_components=min(300, len(x)), random_state=0).fit_transform(x)
-    found = np.zeros((len(x), 2))
-    for value in (0, 1):
+    found = np.zeros((len(x), a[:, 0].max() + 1))
+    for value in range(found.shape[1]):
         own = np.flatnonzero(a[:, 0] == value)
         for learn, predict in StratifiedKFold(3, shuffle=True, random_state=0).split(own, a[own, 1]):
             classifier = LogisticRegression(max_iter=300).fit(x[own[learn]], a[own[learn], 1])
@@ -69,7 +70,7 @@ def modes_found(scores: Tensor, batch: Batch) -> float:
     a1, a2, mode = batch["a"][:, 0], batch["a"][:, 1], batch["mode"][:, 0]
     prefers = torch.stack([a2[mode == m].double().mean() for m in range(int(mode.max()) + 1)]) > 0.5
     areas = []
-    for value in (0, 1):
+    for value in a1.unique():
         for other in (0, 1):
             here = (a1 == value) & (a2 == other)
             truth = prefers[mode[here]].numpy()
@@ -136,8 +137,9 @@ def network_features(batch: Batch, steps: int) -> Tensor:
 
 
 def grey(batch: Batch, steps: int) -> Tensor:
-    """What does not show a_2, known here: the picture without its color."""
-    return batch["x"].sum(1).flatten(1)
+    """What does not show a_2, known here: the picture without its color, or the toys' first axis."""
+    x = batch["x"]
+    return x.sum(1).flatten(1) if x.ndim > 2 else x[:, :1]
 
 
 VIEWS: dict[str, Callable[[Batch, int], Tensor]] = {
@@ -146,7 +148,7 @@ VIEWS: dict[str, Callable[[Batch, int], Tensor]] = {
     "without directions of neighbours": without_neighbours,
     "features of a network with soft offsets, in turns": network_features,
     "contrastive features": contrastive,
-    "the picture without its color (not available)": grey,
+    "without what shows a_2 (not available)": grey,
 }
 
 
@@ -156,7 +158,7 @@ VIEWS: dict[str, Callable[[Batch, int], Tensor]] = {
 def constant(batch: Batch) -> Tensor:
     """Logarithm of p(a_2 | a_1 = v) at each sample's a_2, (N, A)."""
     a = batch["a"]
-    share = torch.stack([a[a[:, 0] == v, 1].float().mean() for v in (0, 1)])
+    share = torch.stack([a[a[:, 0] == v, 1].float().mean() for v in range(int(a[:, 0].max()) + 1)])
     return torch.where(a[:, 1:] == 1, share, 1 - share).log()
 
 
@@ -176,7 +178,7 @@ def trained(batch: Batch, offsets: Tensor, steps: int) -> nn.Sequential:
         nn.BatchNorm1d(64),
         nn.ReLU(),
     ]
-    net = nn.Sequential(*hidden, nn.Linear(64, 2))
+    net = nn.Sequential(*hidden, nn.Linear(64, offsets.shape[1]))
     adam = torch.optim.Adam(net.parameters(), 1e-3)
     for step in range(steps):
         adam.param_groups[0]["lr"] = 1e-3 * min(1.0, (1 - step / steps) / 0.6)
@@ -199,7 +201,7 @@ def rows(data: CorrelatedDataModule, steps: int) -> dict[str, list[float]]:
     torch.manual_seed(data.seed)
     batch = every(data, "train")
     a2 = batch["a"][:, 1]
-    found = {"none": [float("nan"), *tested(trained(batch, torch.zeros(len(a2), 2), steps), data)]}
+    found = {"none": [float("nan"), *tested(trained(batch, torch.zeros_like(constant(batch)), steps), data)]}
     found["constant"] = [float("nan"), *tested(trained(batch, constant(batch), steps), data)]
     for name, view in VIEWS.items():
         odds = log_odds(view(batch, steps), batch)
@@ -214,9 +216,9 @@ def main() -> None:
     """Measure, and write a table for each data set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=Path("data"), help="Folder with MNIST.")
-    parser.add_argument("--only", nargs="+", choices=("cmnist", "glyphs", "colored_digits"))
+    parser.add_argument("--only", nargs="+", choices=("cmnist", "glyphs", "colored_digits", "toy", "toy_nine_modes"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11, 12])
-    parser.add_argument("--samples_per_mode", type=int, default=1000, help="Of CMNIST and glyphs.")
+    parser.add_argument("--samples_per_mode", type=int, default=1000, help="Of CMNIST, glyphs and toys.")
     parser.add_argument("--steps", type=int, default=600, help="Of every network.")
     parser.add_argument("--output", type=Path, default=Path("views.md"))
     options = parser.parse_args()
@@ -225,6 +227,8 @@ def main() -> None:
         "cmnist": lambda: CMNIST(root=str(options.root), **size),
         "glyphs": lambda: ColoredGlyphs(**size),
         "colored_digits": lambda: ColoredDigits(val_fraction=0.2),
+        "toy": lambda: Toy(**size),
+        "toy_nine_modes": lambda: ToyNineModes(**size),
     }
     lines = [*header("Views without an autoencoder"), ""]
     for name in options.only or make:
@@ -236,7 +240,7 @@ def main() -> None:
             data.setup()
             for view, numbers in rows(data, options.steps).items():
                 found.setdefault(view, []).append(numbers)
-        lines += [f"## {data.title}, {len(data.datasets['train'])} training images, {len(options.seeds)} seeds", ""]
+        lines += [f"## {data.title}, {len(data.datasets['train'])} training samples, {len(options.seeds)} seeds", ""]
         lines += ["| offsets from | modes found | test 1 | test 2 | test 3 |", "|---|---|---|---|---|"]
         for view, runs in found.items():
             means = [statistics.fmean(column) for column in zip(*runs, strict=True)]

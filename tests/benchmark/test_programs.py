@@ -44,6 +44,10 @@ SMALL = {
     "quantities": ("--seeds 1 --examples 2 --samples 300 --output {out}/found.md", "found.md"),
     "resumes": ("--points 1 --ranks 1 --workers 0 --root {out}/new/folder --output {out}/found.md", "found.md"),
     "scalings": ("--data {series} --epochs 1 --seeds 0 --root {out}/runs --output {out}/found.md", "found.md"),
+    "series": (
+        "--root {series} --only UCI-HAR --source uci_har --groups 1 --components 1 --output {out}/found.md",
+        "found.md",
+    ),
     "splits": ("--root {cmnist} --epochs 3 --start 1 --every 1 --seeds 0 --output {out}/found.md", "found.md"),
     "startup": ("--repeats 1 --fits 1", None),
     "step": ("--repeats 1 --clusters 2", None),
