@@ -24,7 +24,7 @@ test: install  ## style, types, spelling and the whole test suite
 docs: install  ## the documentation site, in build/site; a warning is an error
 	$(RUN) -m sphinx --fail-on-warning --keep-going --builder html --quiet docs build/site
 
-compat: install  ## the fast tests with the oldest and newest dependencies
+compat: install  ## the fast tests with the oldest and newest dependencies, for each installed Python
 	$(RUN) -m pip install --quiet uv
 	$(RUN) -m benchmarks.compat --workers $(WORKERS)
 
