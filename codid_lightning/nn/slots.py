@@ -81,13 +81,21 @@ class PriorPredictor(nn.Module):
 
     def logits(self, z: Tensor, active: Tensor) -> Tensor:
         """Logits (B, C, E) of representations (B, d); about `UNUSED` for slots that are not `active`."""
-        bias = self.bias.masked_fill(~active[:, None], UNUSED)  # not the larger logits: that would take longer
-        logits: Tensor = torch.addmm(bias.flatten(), z, self.weight.flatten(0, 1).T).view(len(z), *bias.shape)
-        return logits
+        # Values before clusters in memory: sums over either are then of long rows.
+        weight, bias = self.weight.transpose(0, 1).flatten(0, 1), self.bias.T.masked_fill(~active, UNUSED)
+        logits = torch.addmm(bias.flatten(), z, weight.T).view(len(z), *bias.shape)
+        return logits.transpose(1, 2)
 
     def forward(self, z: Tensor, active: Tensor) -> Tensor:
         """Log-probabilities log p(c | s) (B, C) of representations (B, d)."""
-        return self.logits(z, active).logsumexp(2).log_softmax(1)
+        return cluster_logits(self.logits(z, active)).log_softmax(1)
+
+
+def cluster_logits(pairs: Tensor) -> Tensor:
+    """Logits (B, C) of clusters, given those of clusters with other attributes (B, C, E): the latter are added up."""
+    if pairs.shape[2] == 2:  # several times faster than the general case
+        return torch.logaddexp(pairs[..., 0], pairs[..., 1])
+    return pairs.logsumexp(2)
 
 
 class SubclusterNet(nn.Module):

@@ -66,7 +66,7 @@ def every_sample(p):
 
 def log_probs(module, target, z, a):
     """Logarithms of p(c | x, others) in training, (B, C)."""
-    return module.mode_loss._adjusted(module, target, z, a).logsumexp(2).log_softmax(1)
+    return module.mode_loss._training_logits(module, target, z, a)[0].log_softmax(1)
 
 
 def minimise(module, target, p):

@@ -205,7 +205,8 @@ class CoDID(DisentanglementModule):
 
     def training_logits(self, z: Tensor, a: Tensor) -> list[Tensor]:
         """Logits of every attribute, those of targets from the mode loss where it has its own."""
-        return self._logits_of_targets(super().training_logits(z, a), z, a, training=True)
+        own = self._logits_of_targets(z, a, training=True)
+        return [own[q] if q in own else predictor(z[:, q]) for q, predictor in enumerate(self.predictors)]
 
     def encode(self, x: Tensor) -> Encoding:
         """Representations of the global batch, ready for virtual and real steps of the encoder."""
@@ -229,15 +230,16 @@ class CoDID(DisentanglementModule):
         """
         logits = super().attribute_logits(z, a)
         predicted = torch.stack([own.argmax(1) for own in logits], dim=1)
-        return self._logits_of_targets(logits, z, torch.where(a < 0, predicted, a), training=False)
+        own = self._logits_of_targets(z, torch.where(a < 0, predicted, a), training=False)
+        return [own.get(q, plain) for q, plain in enumerate(logits)]
 
-    def _logits_of_targets(self, logits: list[Tensor], z: Tensor, a: Tensor, training: bool) -> list[Tensor]:
-        if self.mode_loss is not None:
-            logits_of = self.mode_loss.training_logits if training else self.mode_loss.evaluation_logits
-            for target in self.target_list:
-                own = logits_of(self, target, z[:, target.attribute], a)
-                logits[target.attribute] = logits[target.attribute] if own is None else own
-        return logits
+    def _logits_of_targets(self, z: Tensor, a: Tensor, training: bool) -> dict[int, Tensor]:
+        """Logits by attribute, of the targets for which the mode loss has its own."""
+        if self.mode_loss is None:
+            return {}
+        logits_of = self.mode_loss.training_logits if training else self.mode_loss.evaluation_logits
+        found = {t.attribute: logits_of(self, t, z[:, t.attribute], a) for t in self.target_list}
+        return {q: logits for q, logits in found.items() if logits is not None}
 
     def belief(self, target: Target, content: Content) -> Belief:
         """What is believed about the place of use: as adapted for the first attribute, else as `pi` says."""

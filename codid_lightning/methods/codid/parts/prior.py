@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from codid_lightning.errors import RunError
 from codid_lightning.methods.codid.adaptation import Content, fit_temperature
 from codid_lightning.methods.codid.parts.mode_losses import ModeLoss, mass_shifts
-from codid_lightning.nn.slots import PriorPredictor
+from codid_lightning.nn.slots import PriorPredictor, cluster_logits
 from datamodules.base import Batch
 
 if TYPE_CHECKING:
@@ -96,8 +96,7 @@ class PriorInLogits(ModeLoss):
         """Logarithms of p(a_q | x, other attributes) in training up to a constant, (B, A); None without clusters."""
         if not target.ready:
             return None
-        logits = self._adjusted(codid, target, z, a)
-        return logits.view(len(z), target.values, -1).logsumexp(2)
+        return _of_values(target, self._training_logits(codid, target, z, a)[0])
 
     def additional_loss(self, codid: CoDID, z: Tensor, batch: Batch) -> Tensor | None:
         """Cross-entropy of the cluster (on decoded samples also of the other attributes) given the value, summed."""
@@ -112,21 +111,23 @@ class PriorInLogits(ModeLoss):
     def _cluster_loss(self, codid: CoDID, target: Target, z: Tensor, batch: Batch) -> Tensor:
         """What is missing from the attribute's loss to the cross-entropy of its clusters, given z_q (B, d)."""
         a, q = batch["a"], target.attribute
-        logits = self._adjusted(codid, target, z, a)
-        of_value = logits.view(len(a), target.values, -1).logsumexp(2).gather(1, a[:, q : q + 1])[:, 0]
-        if codid.sees_content(target) and logits.shape[2] > 1:
-            own = logits[torch.arange(len(a), device=a.device), :, _rows(target, a)[:, 0]]
-        else:
-            own = logits.logsumexp(2)
+        clusters, own = self._training_logits(codid, target, z, a)
+        of_value = _of_values(target, clusters).gather(1, a[:, q : q + 1])[:, 0]
         return (of_value + target.cluster_cross_entropy(own, a, batch["index"])).mean()
 
-    def _adjusted(self, codid: CoDID, target: Target, z: Tensor, a: Tensor) -> Tensor:
-        """Logits (B, C, E) in training: of p(c, e | s) on decoded samples; on real ones e adds up to p(c | x, a)."""
+    def _training_logits(self, codid: CoDID, target: Target, z: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (B, C) in training: of clusters, and of what is to be predicted.
+
+        On decoded samples: p(c | s), and p(c, e | s) with the own e. On real ones both are p(c | x, e).
+        """
         predictor = _predictor(target)
-        logits = predictor.logits(z, target.active.flatten())
-        if codid.sees_content(target):
-            return logits
-        return logits + predictor.log_ratio[_rows(target, a)].sum(1)[:, :, None]
+        pairs = predictor.logits(z, target.active.flatten())
+        clusters = cluster_logits(pairs)
+        if not codid.sees_content(target):
+            clusters = clusters + _log_ratios(target, a)
+        elif pairs.shape[2] > 1:
+            return clusters, pairs[torch.arange(len(a), device=a.device), :, _rows(target, a)[:, 0]]
+        return clusters, clusters
 
     # ------------------------------------------------------------------------------------------------------ evaluation
 
@@ -167,7 +168,7 @@ class PriorInLogits(ModeLoss):
         """
         target = codid.target_list[0]
         predictor, q = _predictor(target), target.attribute
-        logits, offset = logits.double(), predictor.log_ratio[_rows(target, a)].sum(1).double()
+        logits, offset = logits.double(), _log_ratios(target, a).double()
         decoded, row = codid.sees_content(target), _rows(target, a)[:, 0]
 
         def loss(temperature: Tensor) -> Tensor:
@@ -215,12 +216,18 @@ def _rows(target: Target, a: Tensor) -> Tensor:
     sizes = _other_sizes(target)
     columns = [a[:, j] for j in range(a.shape[1]) if j != target.attribute]
     if prod(sizes) <= MAX_JOINT:
-        joint = torch.zeros_like(a[:, 0])
-        for column, size in zip(columns, sizes, strict=True):
+        joint = columns[0] if columns else torch.zeros_like(a[:, 0])
+        for column, size in zip(columns[1:], sizes[1:], strict=True):
             joint = joint * size + column
         return joint[:, None]
     starts = [sum(sizes[:j]) for j in range(len(sizes))]
     return torch.stack([start + column for start, column in zip(starts, columns, strict=True)], dim=1)
+
+
+def _log_ratios(target: Target, a: Tensor) -> Tensor:
+    """What the other attributes of samples add to logits of clusters, (B, C)."""
+    found = [_predictor(target).log_ratio.index_select(0, rows) for rows in _rows(target, a).unbind(1)]
+    return found[0] if len(found) == 1 else torch.stack(found).sum(0)
 
 
 def _other_sizes(target: Target) -> list[int]:
