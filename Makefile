@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test docs compat install audit constraints clean
+.PHONY: demo test docs compat package install audit constraints clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -25,15 +25,15 @@ docs: install  ## the documentation site, in build/site; a warning is an error
 	$(RUN) -m sphinx --fail-on-warning --keep-going --builder html --quiet docs build/site
 
 compat: install  ## the fast tests with the oldest and newest dependencies, for each installed Python
-	$(RUN) -m pip install --quiet uv
 	$(RUN) -m benchmarks.compat --workers $(WORKERS)
 
+package: install  ## wheel and source distribution, each installed into an empty environment and tested
+	$(RUN) -m benchmarks.packages
+
 audit: install  ## security advisories: the kept list and, where it can be reached, pip-audit's service
-	$(RUN) -m pip install --quiet uv
 	$(RUN) -m benchmarks.advisories
 
 constraints: install  ## renew .ci/constraints.txt: the newest versions within our bounds, with hashes
-	$(RUN) -m pip install --quiet uv
 	echo '# Every package of the development environment with hashes; `make constraints` writes it, `make install LOCKED=1` reads it.' > .ci/constraints.txt
 	echo 'hatchling>=1.25' | $(RUN) -m uv pip compile pyproject.toml - --extra dev --generate-hashes --universal --python-version 3.11 --quiet --no-annotate --no-header >> .ci/constraints.txt
 

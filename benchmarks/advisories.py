@@ -103,12 +103,14 @@ def used(name: str) -> bool:
 def pip_audit() -> int:
     """Run pip-audit on what is installed here; its exit code, or 0 with a message if its service cannot be reached."""
     try:
-        urllib.request.urlopen(SERVICE, timeout=10).close()
+        urllib.request.build_opener().open(SERVICE, timeout=10).close()  # with the proxies of this moment
     except OSError as error:
         print(f"pip-audit is left out: its service cannot be reached ({error}). The kept list was compared.")
         return 0
     frozen = subprocess.run(
-        [sys.executable, "-m", "pip", "freeze", "--all", "--exclude-editable"], capture_output=True, check=True
+        [sys.executable, "-m", "uv", "pip", "freeze", "--exclude-editable", "--python", sys.executable],
+        capture_output=True,
+        check=True,
     )
     command = [sys.executable, "-m", "uv", "tool", "run", "pip-audit", "--disable-pip", "--no-deps", "-r", "/dev/stdin"]
     return subprocess.run(command, input=frozen.stdout, check=False).returncode  # noqa: S603

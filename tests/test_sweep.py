@@ -18,7 +18,13 @@ from tests.test_configs import CONFIGS, EXPERIMENTS, FOLDERS, OTHERS, OVERLAYS
 BASES = {"baselines": "base", "variants": "codid", "methods": "codid"}
 BATCHES = {"2": 2, "3": 3, "without a value of a_2": 16}
 WITHOUT_MODES = {"cwru", "hhar", "mfd", "realworld", "uci_har"}  # CoDID-T is given true modes
-SMALL = {"canine_bg": {"image_size": 32, "val_fraction": 0.34}}
+SMALL = {
+    "canine_bg": {"image_size": 32, "val_fraction": 0.34},
+    "cwru": {"windows": 24},
+    "toy": {"samples_per_mode": 50},
+    "toy_four_attributes": {"samples": 500},
+    "toy_nine_modes": {"samples_per_mode": 50},
+}
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
 

@@ -7,13 +7,15 @@ import re
 import runpy
 import shlex
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
-from benchmarks import compat, rows
+from benchmarks import compat, packages, rows
 from codid_lightning.experiments.matrix import Matrix, Pair, Rule
 from codid_lightning.training import build, quiet
 from tests.commands import codid
@@ -21,6 +23,7 @@ from tests.fakes import FAKES, cmnist, hapt, uci_har
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"
+READ = {".py", ".j2", ".css", ".csv", ".typed"}  # files that the installed package reads
 PARTS = {"__init__", "clustering_sets", "fuzz_inputs", "mutants", "provenance", "rows"}
 PROGRAMS = {file.stem for file in FOLDER.glob("*.py")} - PARTS
 MATRICES = sorted({file.stem for file in FOLDER.glob("*.yaml")} - {"sweep"})  # test_dashboard.py runs a sweep
@@ -58,7 +61,17 @@ SMALL = {
     "trap": ("--root {cmnist} --seeds 0 --reconstruction 1.1 --output {out}/found.csv", "found.csv"),
 }
 SLOW = {"architecture", "dpgmm_costs", "overhead", "startup", "step"}
-IN_TESTS_BELOW = {"adaptive", "advisories", "compare", "compat", "groupings", "mutation", "refinements", "selection"}
+IN_TESTS_BELOW = {
+    "adaptive",
+    "advisories",
+    "compare",
+    "compat",
+    "groupings",
+    "mutation",
+    "packages",
+    "refinements",
+    "selection",
+}
 
 SCARCE = {"canine_bg": {"data.init_args.val_fraction": 0.34}}  # the fake's few pictures
 
@@ -157,6 +170,24 @@ def test_compat_counts_the_tests_of_an_environment(monkeypatch, tmp_path):
     )
     assert "no tests ran" in outcome or "deselected" in outcome
     assert seconds > 0
+
+
+@pytest.mark.slow
+def test_packages_hold_what_commands_read(tmp_path):
+    """The wheel has configs and templates; the source distribution has the tests, too."""
+    wheel, source = packages.built(tmp_path)
+    with zipfile.ZipFile(wheel) as archive:
+        held = set(archive.namelist())
+    shipped = {f"codid_lightning/{file.relative_to(ROOT)}" for file in (ROOT / "configs").rglob("*.yaml")}
+    shipped -= {name for name in shipped if "/local/" in name}
+    folders = (ROOT / "codid_lightning", ROOT / "datamodules")
+    read = {str(file.relative_to(ROOT)) for folder in folders for file in folder.rglob("*") if file.suffix in READ}
+    assert len(shipped) > 50
+    assert not shipped - held
+    assert not read - held
+    with tarfile.open(source) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    assert {"tests/test_cli.py", "configs/toy/base.yaml", "datamodules/base.py"} <= names
 
 
 def test_adaptive_measures_the_runs_of_groupings(start, images, tmp_path):

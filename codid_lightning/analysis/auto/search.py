@@ -137,7 +137,7 @@ def choose(
     """
     target, site = train.target.labels, combination(train)
     weights = cell_weights(kind, site)
-    cell = np.unique(np.stack([target, site], 1), axis=0, return_inverse=True)[1]
+    cell = np.unique(np.stack([target, site], 1), axis=0, return_inverse=True)[1].ravel()
     sizes = np.bincount(cell)
     right = {c.key: np.array(state.predicted[c.key][0]) == target for c in finished}
     plain = max((c for c in finished if not c.robust), key=lambda c: right[c.key].mean())

@@ -92,6 +92,7 @@ def judge_predictions(samples: Samples, predicted: Array, modes: Array | None = 
     cells = [replace(cell, p_value=p) for cell, p in zip(cells, adjusted, strict=True)]
     values = samples.target.labels[rows]
     joint = np.unique(np.stack([values, *(o.labels[rows] for o in samples.others)], 1), axis=0, return_inverse=True)[1]
+    joint = joint.ravel()  # numpy 2.0.0 returns a column
     sizes, hits = np.bincount(joint), np.bincount(joint, right[rows])
     large = sizes >= MIN_CELL
     return ModelVerdict(
