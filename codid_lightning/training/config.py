@@ -39,8 +39,8 @@ KEYS = {
     "dataset": "name of the data set in results: the config's folder; by default that of the data file",
     "method": "name of the method in results: the config or overlay; by default that of the class",
     "title": "how tables and figures write the method; by default its name",
-    "needs": "what the method must know besides a_1 in training, for tables: the other attributes of training samples (a2) "
-    "or of validation samples (val_a2), true modes (modes)",
+    "needs": "what the method must know besides a_1 of training samples, for tables: the other attributes of training "
+    "samples (a2) or of validation samples (val_a2), true modes (modes)",
     "space": "search space of `codid tune`: config keys and their possible values, or a file with them",
     "run_dir": "directory of this run; by default a new one below trainer.default_root_dir",
     "resume": "continue from the last checkpoint of the same run, if there is one",

@@ -1,4 +1,4 @@
-"""The field's methods against independent computations: brute force, scikit-learn, and BASE where they begin as BASE."""
+"""The field's methods against independent computations: brute force, scikit-learn, and BASE where they begin so."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def random_batch(size: int, values: int = 2) -> dict[str, torch.Tensor]:
     return {"x": torch.randn(size, 2), "a": a, "mode": -torch.ones_like(a), "index": torch.arange(size)}
 
 
-# --------------------------------------------------------------------------------------------------- mixtures of samples
+#  mixtures of samples
 
 
 def test_mixtures_have_the_cross_entropy_of_mixed_labels():
@@ -89,7 +89,7 @@ def test_lisa_draws_each_allowed_partner_alike_and_no_other(same_label):
         assert all(abs(drawn[i, j] / 600 - 1 / len(partners)) < 0.1 for j in partners)
 
 
-# ------------------------------------------------------------------------------------------------------------ two stages
+#  two stages
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,7 @@ def test_the_silhouette_chooses_the_number_of_clusters():
     assert best_clusters(torch.zeros(7, 2), 5)[0].tolist() == [0] * 7
 
 
-# -------------------------------------------------------------------------------------------------------- the other ones
+#  the other ones
 
 
 def test_lff_weighs_by_relative_difficulty_as_by_hand(monkeypatch):
@@ -271,7 +271,7 @@ def test_dfr_is_base_but_for_the_last_layer_of_a1():
     assert changed == ["predictors.0.weight", "predictors.0.bias"]
 
 
-# ------------------------------------------------------------------------------------------------------- configs of parts
+#  configs of parts
 
 
 def config_of(method: str, monkeypatch):

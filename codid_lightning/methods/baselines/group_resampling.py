@@ -19,7 +19,8 @@ def cell_weights(a: Tensor) -> Tensor:
 class GroupResampling(Base):
     """Draws batches with replacement in which all cells of (a_1, a_2) that occur are equally likely.
 
-    Idrissi et al., "Simple data balancing achieves competitive worst-group-accuracy", CLeaR 2022. A step has as many samples and an epoch as many steps as with any other method.
+    Idrissi et al., "Simple data balancing achieves competitive worst-group-accuracy", CLeaR 2022. A step
+    has as many samples, and an epoch as many steps, as with any other method.
     """
 
     title = "Group resampling"

@@ -1,4 +1,4 @@
-"""Methods of two stages: a plain network shows which samples follow the shortcut, then the training set is used anew."""
+"""Methods of two stages: a plain network shows which samples follow the shortcut, then they are used accordingly."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TwoStageModule(Base):
     def __init__(self, first_stage: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if not 0 <= first_stage < 1:
-            raise ValueError(f"model.first_stage is {first_stage}; it must be a share of epochs, from 0 to below 1.")
+            raise ValueError(f"model.first_stage is {first_stage}; it must be a share, from 0 to below 1.")
         self.first_stage = first_stage
         self.table = SampleTable()
 
@@ -52,7 +52,7 @@ class TwoStageModule(Base):
         if not 0 < epochs <= first:  # -1 is without end
             return None
         return (
-            f"trainer.max_epochs is {epochs} and the first stage takes {first} (model.first_stage: {self.first_stage}): "
+            f"trainer.max_epochs is {epochs} and the first stage takes {first} (model.first_stage {self.first_stage}): "
             f"the run ends before its second stage. Raise trainer.max_epochs above {first}."
         )
 
