@@ -78,7 +78,7 @@ def add_run_arguments(parser: LightningArgumentParser) -> None:
         parser.add_lightning_class_args(parent, key, subclass_mode=True)
     for key in ("dataset", "method", "title"):
         parser.add_argument(f"--{key}", type=str, default="", help=KEYS[key])
-    parser.add_argument("--needs", type=list[Need], default=[], help=KEYS["needs"])
+    parser.add_argument("--needs", type=list[Need] | None, default=None, help=KEYS["needs"])
     parser.add_argument("--space", type=dict[str, Any] | None, default=None, sub_configs=True, help=KEYS["space"])
     parser.add_argument("--run_dir", type=str | None, default=None, help=KEYS["run_dir"])
     parser.add_argument("--resume", type=bool, default=False, help=KEYS["resume"])
