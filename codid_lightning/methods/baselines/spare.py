@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from sklearn.cluster import KMeans
@@ -19,7 +19,8 @@ class SPARE(UpsamplingModule):
     (arXiv 2023), Algorithm 1: the outputs of each class are clustered by k-means, their number of clusters has the
     highest silhouette, and a sample's weight is (1 / size of its cluster)^power. The power is 1 where the silhouette
     shows well separated groups, else `power`. Every class is drawn equally often, as in the authors' package. The first
-    share of the epochs is plain training (T_init, in the paper 2 of 20 on colored digits); it goes on from there.
+    share of the epochs is plain training (T_init, in the paper 2 of 20 on colored digits); as in the authors'
+    experiments, a new network has the rest.
 
     Args:
         first_stage: Share of the epochs before the outputs are clustered.
@@ -30,7 +31,6 @@ class SPARE(UpsamplingModule):
     """
 
     title = "SPARE"
-    restart: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,17 +16,16 @@ from datamodules.base import Batch
 
 
 class TwoStageModule(Base):
-    """The first stage is BASE; between the stages, a method finds a number for every training sample (`identify`).
+    """The first stage is BASE, the second trains new networks.
 
+    Between them, a method finds a number for every training sample (`identify`) from one pass over the training set.
     Both stages together have the epochs of the schedule that all methods share: `first_stage` is the share of the
-    first. Before the first batch of the second stage, the training set is encoded once.
+    first.
 
     Args:
         first_stage: Share of the epochs of the first stage, rounded to whole epochs, at least one.
         **kwargs: Of `DisentanglementModule`.
     """
-
-    restart: ClassVar[bool] = True  # whether the second stage trains new networks
 
     def __init__(self, first_stage: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -68,11 +67,10 @@ class TwoStageModule(Base):
         super().on_train_batch_start(batch, batch_idx)
 
     def begin_second_stage(self) -> None:
-        """Find the number of every sample and, for most methods, start with new networks."""
+        """Find the number of every sample, and start with new networks."""
         logits, labels = self.training_outputs(), split_of(self, "train").a[:, 0]
         self.table.values = distributed.from_first_rank(lambda: self.identify(logits, labels))
-        if self.restart:
-            stepping.reinitialise(self.modules(), self.trainer.optimizers)
+        stepping.reinitialise(self.modules(), self.trainer.optimizers)
 
     @torch.no_grad()
     def training_outputs(self) -> Tensor:
