@@ -62,14 +62,15 @@ class TwoStageModule(Base):
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Begin the second stage if it is due and has not begun."""
         if self.table.values is None and self.current_epoch >= self.first_epochs(self.trainer.max_epochs or 0):
-            torch.manual_seed(self.step_seed())  # all ranks start the second stage alike
             self.begin_second_stage()
         super().on_train_batch_start(batch, batch_idx)
 
     def begin_second_stage(self) -> None:
         """Find the number of every sample, and start with new networks."""
         logits, labels = self.training_outputs(), split_of(self, "train").a[:, 0]
+        torch.manual_seed(self.step_seed(0))
         self.table.values = distributed.from_first_rank(lambda: self.identify(logits, labels))
+        torch.manual_seed(self.step_seed(1))  # all ranks start alike; rank 0 alone has drawn numbers
         stepping.reinitialise(self.modules(), self.trainer.optimizers)
 
     @torch.no_grad()
