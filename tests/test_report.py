@@ -15,6 +15,7 @@ from codid_lightning.analysis.pages.page import Picture
 from codid_lightning.analysis.pages.report_page import report_page
 from codid_lightning.analysis.paper import paper_numbers
 from codid_lightning.analysis.tables import build_tables, load_runs, marked, names, not_shown, one_setting_each, score
+from codid_lightning.analysis.tables.names import NEEDS
 from codid_lightning.analysis.tables.render import (
     MARKDOWN,
     cell_text,
@@ -27,6 +28,7 @@ from codid_lightning.analysis.tables.render import (
 from codid_lightning.analysis.tables.specs import IMAGES, SERIES, Column
 from codid_lightning.analysis.tables.tables import significantly_better
 from codid_lightning.cli.commands.report import main
+from codid_lightning.training.config_files import config_folder
 from codid_lightning.training.identity import config_hash
 
 
@@ -403,6 +405,32 @@ class TestTitles:
         assert (self.rows(tmp_path)["one"], self.rows(tmp_path)["two"]) == ("one", "two")
 
 
+class TestNeeds:
+    def rows(self, root):
+        return {row.method: row.needs for t in build_tables(load_runs([root])[0]) for row in t.rows}
+
+    def test_are_those_of_the_shipped_config_or_else_of_the_run(self, tmp_path):
+        for method in ("base", "dfr", "jtt", "lisa", "t", "codid_adaptive"):
+            write(tmp_path, method, "cmnist", 0, prediction(0.5))
+        write(tmp_path, "mine", "cmnist", 0, prediction(0.5), config={"needs": ["modes"], "method": "mine"})
+        write(tmp_path, "silent", "cmnist", 0, prediction(0.5))
+        found = self.rows(tmp_path)
+        assert (found["base"], found["jtt"], found["lisa"], found["dfr"]) == ("nothing", "nothing", "a2", "val. a2")
+        assert (found["t"], found["codid_adaptive"]) == ("a2, modes", "a2, val. a2")
+        assert (found["mine"], found["silent"]) == ("modes", "")
+
+    def test_every_shipped_method_says_what_it_needs_in_all_its_configs(self):
+        said = {}
+        for file in sorted(config_folder().glob("*/*.yaml")):
+            config = yaml.safe_load(file.read_text())
+            if isinstance(config, dict) and {"method", "title"} <= config.keys():
+                assert set(config["needs"]) <= set(NEEDS), file
+                assert said.setdefault(config["method"], config["needs"]) == config["needs"], file
+
+    def test_are_no_part_of_the_experiment(self):
+        assert config_hash({"needs": ["a2"], "method": "mine"}) == config_hash({"method": "mine"})
+
+
 class TestPaper:
     def test_numbers_are_the_papers(self):
         numbers = paper_numbers()
@@ -421,7 +449,7 @@ class TestPaper:
 GOLDEN = """\
 ## All test sets of CMNIST
 
-| Method | Test 1 (correlated) Acc. | Test 1 (correlated) Mac. F1 | Test 2 (uncorrelated) Acc. |"""
+| Method | Needs | Test 1 (correlated) Acc. | Test 1 (correlated) Mac. F1 | Test 2 (uncorrelated) Acc. |"""
 
 
 class TestFormats:
@@ -435,7 +463,7 @@ class TestFormats:
         grid = {}
         for line in text[text.index(GOLDEN) :].splitlines():
             if line.startswith("| "):
-                name, *values = line.strip("| ").split(" | ")
+                name, _, *values = (cell.strip() for cell in line.strip("|").split("|"))
                 grid[name] = values
         assert grid["BASE"][0] == r"80.0 ±1.0\* \[3\]<br><sub>95.4 ±0.3</sub>"
         assert grid["IRM"][4] == r"<u>85.0</u> ±2.0 \[3\]<br><sub>81.0 ±3.5</sub>"

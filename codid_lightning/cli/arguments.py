@@ -88,6 +88,16 @@ writes adaptation.json beside the checkpoint. Labels of the first attribute are 
   --predict_others  true: predict the other attributes, even where they are given
   --output          the JSON file; the figure lies beside it as .png; default: adaptation.json at the checkpoint
   --key value       any argument of `codid test`, for example --data.root""",
+    "repair": """usage: codid repair RUN_DIRECTORY [--output FILE.ckpt] [--key value ...]
+       codid repair -c CONFIG ... --ckpt_path CHECKPOINT [--output FILE.ckpt] [--key value ...]
+
+Fits the last layer of the first attribute again, to validation samples with equally many in every cell (a_1, a_2), as
+DFR does (Kirichenko et al., ICLR 2023), and prints the accuracy of every cell before and after. Each sample is judged
+by a layer that was fitted without it. Test data are not read. The checkpoint with the new layer lies beside the run's
+own; `codid test` and `codid predict` take it as --ckpt_path.
+
+  --output       the checkpoint; default: repaired.ckpt beside the run's own
+  --key value    any argument of `codid test`, for example --data.root""",
     "audit": """usage: codid audit --table FILE|FOLDER --target COLUMN --other COLUMN ... [--predictions FILE] [...]
        codid audit RUN_DIRECTORY [--output FILE] [--key value ...]
        codid audit -c CONFIG ... --ckpt_path CHECKPOINT [--output FILE] [--key value ...]

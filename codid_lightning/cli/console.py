@@ -24,6 +24,7 @@ COMMANDS = {
     "report": "turn run directories into the paper's tables",
     "figure": "draw a figure of the paper from a run",
     "adapt": "adapt a trained CoDID to a place of use, from unlabelled samples",
+    "repair": "fit the last layer of a run again, to balanced validation data",
     "audit": "do shortcuts threaten in my data, and is my model hurt by them?",
     "export": "a trained model as a program of torch.export",
     "auto": "from a table to a model that does not rely on a shortcut",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,15 @@ def decay_learning_rates(optimizers: Sequence[Optimizer], epoch: int, epochs: in
         left = (epochs - epoch) / (epochs - start)
         for group in (group for optimizer in optimizers for group in optimizer.param_groups):
             group["lr"] = group.setdefault("initial_lr", group["lr"]) * left  # both are in the checkpoint
+
+
+def reinitialise(modules: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> None:
+    """Let modules start again with new parameters, and optimizers without moments."""
+    for module in modules:
+        if callable(reset := getattr(module, "reset_parameters", None)):
+            reset()
+    for optimizer in optimizers:
+        optimizer.state.clear()
 
 
 def seed_generators(seed: int, device: torch.device) -> None:

@@ -25,6 +25,7 @@ from datamodules.partition import pinned
 Config = str | Path | Mapping[str, Any] | Namespace
 Objective = Literal["val", "val_balanced", "val_worst", "val_reference_balanced", "val_reference_worst"]
 Selection = Literal["last", Objective]
+Need = Literal["a2", "val_a2", "modes"]
 MONITORS: dict[str, str] = {
     "val": "val/acc",
     "val_balanced": "val/balanced_acc",
@@ -38,6 +39,8 @@ KEYS = {
     "dataset": "name of the data set in results: the config's folder; by default that of the data file",
     "method": "name of the method in results: the config or overlay; by default that of the class",
     "title": "how tables and figures write the method; by default its name",
+    "needs": "what the method must know besides a_1 of training samples, for tables: the other attributes of training "
+    "samples (a2) or of validation samples (val_a2), true modes (modes)",
     "space": "search space of `codid tune`: config keys and their possible values, or a file with them",
     "run_dir": "directory of this run; by default a new one below trainer.default_root_dir",
     "resume": "continue from the last checkpoint of the same run, if there is one",
@@ -75,6 +78,7 @@ def add_run_arguments(parser: LightningArgumentParser) -> None:
         parser.add_lightning_class_args(parent, key, subclass_mode=True)
     for key in ("dataset", "method", "title"):
         parser.add_argument(f"--{key}", type=str, default="", help=KEYS[key])
+    parser.add_argument("--needs", type=list[Need] | None, default=None, help=KEYS["needs"])
     parser.add_argument("--space", type=dict[str, Any] | None, default=None, sub_configs=True, help=KEYS["space"])
     parser.add_argument("--run_dir", type=str | None, default=None, help=KEYS["run_dir"])
     parser.add_argument("--resume", type=bool, default=False, help=KEYS["resume"])

@@ -17,7 +17,7 @@ from typing import Any
 # What is left out, and why. Everything else counts.
 _LEFT_OUT = {
     "names and places": (
-        "title", "space", "run_dir", "config", "trainer.default_root_dir",
+        "title", "needs", "space", "run_dir", "config", "trainer.default_root_dir",
     ),
     "how a run of the same experiment is started or continued": (
         "resume", "ckpt_path", "weights_only",

@@ -48,9 +48,14 @@ def trainer(**kwargs) -> Trainer:
     return Trainer(**{"accelerator": "cpu", "max_epochs": 1, "logger": False} | quiet | kwargs)
 
 
+def epochs_of(model: DisentanglementModule) -> int:
+    """One epoch, or two for a method that needs a second one."""
+    return 1 if model.schedule_problem(1) is None else 2
+
+
 def flat(model: DisentanglementModule) -> torch.Tensor:
     """All parameters and running statistics in one vector."""
-    return torch.cat([v.detach().flatten().float() for v in model.state_dict().values()])
+    return torch.cat([v.detach().flatten().float() for v in model.state_dict().values() if isinstance(v, torch.Tensor)])
 
 
 def train_on_two_ranks(folder: Path) -> list[dict[str, dict[str, torch.Tensor]]]:
@@ -71,7 +76,8 @@ def _train_all(rank: int, port: int, folder: str) -> None:
     for name in baselines.__all__:
         data = ManyValues(batch_size=4)
         model = build(name, data)
-        run = trainer(strategy="ddp", devices=RANKS, use_distributed_sampler=False)
+        epochs = epochs_of(model)
+        run = trainer(strategy="ddp", devices=RANKS, use_distributed_sampler=False, max_epochs=epochs)
         run.fit(model, data)
         found[name] = {k: v for k, v in run.callback_metrics.items() if k.startswith("train/")}
         found[name]["state"] = flat(model)

@@ -7,6 +7,8 @@ from codid_lightning.methods.baselines.adversarial import AdversarialModule
 
 TITLES = {name: name for name in ("CODA", "CORAL", "DANN", "DIOSC", "DTS", "HFS", "IRM", "MI", "MMD", "REx")}
 TITLES |= {"ACMI": "A-CMI", "Base": "BASE", "IDEVC": "IDE-VC", "IDFaceVC": "ID-FaceVC"}
+TITLES |= {name: name for name in ("DFR", "EIIL", "JTT", "LISA", "LfF", "Mixup", "SPARE")}
+TITLES |= {"GroupResampling": "Group resampling"}
 NEW_METHOD = """
 from codid_lightning.methods.baselines.adversarial import AdversarialModule
 from codid_lightning.methods.baselines.mi import MI

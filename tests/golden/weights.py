@@ -129,7 +129,7 @@ FAMILIES = {
         ("balanced_modes", "codid_adaptive", "codid_modes", "codid_prior", "codid_plus"), "autoencoder, clusters"
     ),
     "counterfactual": "autoencoder",
-    "coda_conv": "plain",
+    **dict.fromkeys(("coda_conv", "group_dro_values", "group_reweighting", "logit_adjustment"), "plain"),
 }  # the other baselines are plain, the other variants and methods cluster
 GATED = ("balanced_modes", "codid_adaptive", "codid_modes", "codid_prior", "codid_plus", "counterfactual")
 DIGITS = "colored_digits"

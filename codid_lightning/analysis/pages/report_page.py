@@ -20,6 +20,7 @@ def _view(table: Table) -> dict[str, Any]:
     rows = [
         {
             "title": line.title,
+            "needs": line.needs,
             "ticks": [TICKS[choice] for choice in line.choices],
             "cells": [cell_text(cell) for cell in line.cells],
         }
@@ -27,7 +28,7 @@ def _view(table: Table) -> dict[str, Any]:
     ]
     if table.gains:
         gains = [gain_text(gain) for gain in table.gains]
-        rows.append({"title": "Improvement", "ticks": [""] * len(table.design), "cells": gains})
+        rows.append({"title": "Improvement", "needs": "", "ticks": [""] * len(table.design), "cells": gains})
     return {
         "title": table.title,
         "note": table.note,

@@ -1,14 +1,16 @@
 """Titles of methods and data sets in tables and figures, and the paper's order of methods."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import yaml
 
 from codid_lightning.training.config_files import config_folder
 
 OURS = "codid"
+NEEDS = {"a2": "a2", "val_a2": "val. a2", "modes": "modes"}  # of a config, and in tables
 TRUTH = "truth"  # the row with the true number of modes; no method
 BASELINES = (
     *("base", "mmd", "dann", "coral", "irm", "rex", "dts", "ide_vc"),
@@ -34,14 +36,29 @@ DATASETS = {
 
 
 @cache
+def _shipped() -> dict[str, dict[str, Any]]:
+    """A config of every method that has one in this package, by the method's name."""
+    files = sorted(config_folder().glob("*/*.yaml"))
+    configs = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in files]
+    return {str(c["method"]): c for c in configs if isinstance(c, dict) and {"method", "title"} <= c.keys()}
+
+
+@cache
 def shipped_titles() -> dict[str, str]:
     """The title of every method that has a config in this package, by the method's name."""
-    found = {TRUTH: "Ground truth"}
-    for file in sorted(config_folder().glob("*/*.yaml")):
-        config = yaml.safe_load(file.read_text(encoding="utf-8"))
-        if isinstance(config, dict) and {"method", "title"} <= config.keys():
-            found[str(config["method"])] = str(config["title"])
-    return found
+    return {TRUTH: "Ground truth"} | {method: str(config["title"]) for method, config in _shipped().items()}
+
+
+def method_needs(name: str, recorded: Sequence[str] | None = None) -> str:
+    """What a method must know besides a_1 of training samples, in words.
+
+    Args:
+        name: The method.
+        recorded: What a run's config says; for a method that has no config in this package.
+    """
+    shipped = _shipped().get(name)
+    needs = recorded if shipped is None else shipped.get("needs", [])
+    return "" if needs is None else ", ".join(NEEDS[need] for need in needs) or "nothing"
 
 
 @cache

@@ -17,7 +17,8 @@ from codid_lightning.analysis.tables.tables import Gain, Table, TableCell
 LEGEND = (
     "First line: mean ±std over seeds, number of seeds in brackets ([2 of 3]: one seed has no finite value or not all "
     "groups); second line: the paper. The best is bold, the runner-up underlined. * CoDID is better by a paired t-test "
-    "at 95 %. † Some held-out groups are missing. – No run, or no finite value."
+    "at 95 %. † Some held-out groups are missing. Needs: what a method must know besides a1 of training samples: a2 "
+    "of training samples, val. a2 of validation samples, or true modes. – No run, or no finite value."
 )
 ORIGINS = "‡ Some runs are of other code than most on the data set. § Some are of other data."
 MISSING = "–"
@@ -111,10 +112,14 @@ def _spread(column: Column, std: float | None) -> str:
 def lines(table: Table, markup: Markup) -> Iterator[Line]:
     """The rows of a table as text, the improvement last."""
     for row in table.rows:
-        lead = [markup.escape(row.title), *(markup.escape(TICKS[choice]) for choice in row.choices)]
+        lead = [
+            markup.escape(row.title),
+            markup.escape(row.needs),
+            *(markup.escape(TICKS[choice]) for choice in row.choices),
+        ]
         yield _line(lead, [cell_text(cell) for cell in row.cells], markup)
     if table.gains:
-        yield _line(["Improvement"], [gain_text(gain) for gain in table.gains], markup)
+        yield _line(["Improvement", ""], [gain_text(gain) for gain in table.gains], markup)
 
 
 def _line(lead: list[str], texts: Sequence[CellText], markup: Markup) -> Line:
@@ -152,7 +157,7 @@ def to_terminal(tables: Sequence[Table], console: Console) -> None:
         printed = any(any(line.paper) for line in rows)  # cells of two lines need rules between them
         for part in _parts(table, titles, rows, console.width):
             grid = RichTable(
-                "Method", *["Design"] * bool(table.design), title=escape_rich(table.title), show_lines=printed
+                "Method", "Needs", *["Design"] * bool(table.design), title=escape_rich(table.title), show_lines=printed
             )
             for title in titles[part]:
                 grid.add_column(title, justify="right", no_wrap=True)
@@ -165,9 +170,9 @@ def to_terminal(tables: Sequence[Table], console: Console) -> None:
 
 def _with_choices_in_words(line: Line, table: Table) -> Line:
     """List the names of a variant's design choices: seven columns of ticks are too wide for a terminal."""
-    made = [name for name, tick in zip(table.design, line.lead[1:], strict=False) if tick == TICKS["+"]]
+    made = [name for name, tick in zip(table.design, line.lead[2:], strict=False) if tick == TICKS["+"]]
     words = [" ".join(made[:4]) + "\n" * (len(made) > 4) + " ".join(made[4:])] if table.design else []
-    return line._replace(lead=[line.lead[0], *words])
+    return line._replace(lead=[*line.lead[:2], *words])
 
 
 def _parts(table: Table, titles: list[str], rows: list[Line], width: int) -> list[slice]:
@@ -196,7 +201,7 @@ def to_markdown(tables: Sequence[Table]) -> str:
     parts = []
     for table in tables:
         titles = [escape_markdown(f"{c.heading} {label(c)}") for c in table.columns]
-        head = ["Method", *map(escape_markdown, table.design), *titles]
+        head = ["Method", "Needs", *map(escape_markdown, table.design), *titles]
         rows = [head, ["---"] * len(head), *(line.stacked("<br>") for line in lines(table, MARKDOWN))]
         rows = [row + [""] * (len(head) - len(row)) for row in rows]
         grid = "\n".join(f"| {' | '.join(row)} |" for row in rows)
@@ -210,9 +215,11 @@ def to_latex(tables: Iterable[Table]) -> str:
 
 
 def _latex_table(table: Table) -> str:
-    lead = 1 + len(table.design)
+    lead = 2 + len(table.design)
     above = " & ".join([*[""] * lead, *(rf"\multicolumn{{{n}}}{{c}}{{{escape_latex(h)}}}" for h, n in headings(table))])
-    below = " & ".join(["Method", *map(escape_latex, table.design), *(escape_latex(label(c)) for c in table.columns)])
+    below = " & ".join(
+        ["Method", "Needs", *map(escape_latex, table.design), *(escape_latex(label(c)) for c in table.columns)]
+    )
     rows = []
     for line in lines(table, LATEX):
         padding = [""] * (lead - len(line.lead))
@@ -224,7 +231,7 @@ def _latex_table(table: Table) -> str:
             r"\begin{table}",
             rf"\caption{{{escape_latex(f'{table.title}. {legend([table])}')}}}",
             r"\resizebox{\textwidth}{!}{%",
-            rf"\begin{{tabular}}{{l{'c' * len(table.design)}{'r' * len(table.columns)}}}",
+            rf"\begin{{tabular}}{{ll{'c' * len(table.design)}{'r' * len(table.columns)}}}",
             r"\toprule",
             *(above + r" \\", below + r" \\"),
             r"\midrule",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from scipy.stats import ttest_rel
 
 from codid_lightning.analysis.paper import Printed, paper_numbers
-from codid_lightning.analysis.tables.names import OURS, TRUTH, dataset_title, method_title
+from codid_lightning.analysis.tables.names import OURS, TRUTH, dataset_title, method_needs, method_title
 from codid_lightning.analysis.tables.scores import Run, Score, score, titles
 from codid_lightning.analysis.tables.specs import CHOICES, Column, TableSpec, table_specs
 
@@ -27,12 +27,13 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Row:
-    """One method; `choices` are its ticks in the ablation table."""
+    """One method: what it must know, and its ticks in the ablation table (`choices`)."""
 
     method: str
     title: str
     cells: tuple[TableCell, ...]
     choices: str = ""
+    needs: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,12 +96,14 @@ def _fill(spec: TableSpec, runs: Sequence[Run], shown: Collection[str]) -> Table
     absent = dict.fromkeys(dataset_title(c.dataset) for c in spec.columns if c.dataset not in shown)
     cells = [_column(column, spec.methods, runs) for column in columns]
     named, unknown = titles(runs), " " * len(spec.design)
+    recorded = {run.method: run.config.get("needs") for run in runs}
     rows = tuple(
         Row(
             method,
             named.get(method) or method_title(method),
             tuple(column[i] for column in cells),
             CHOICES.get(method, unknown) if spec.design else "",
+            method_needs(method, recorded.get(method)),
         )
         for i, method in enumerate(spec.methods)
     )

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from codid_lightning.clustering import Clustering
 from codid_lightning.errors import RunError
-from codid_lightning.methods import checkpoints
+from codid_lightning.methods import checkpoints, stepping
 from codid_lightning.methods.base import DisentanglementModule
 from codid_lightning.methods.codid.adaptation import (
     Adaptation,
@@ -360,11 +360,7 @@ class CoDID(DisentanglementModule):
 
     def _reinitialise(self, optimizers: list[Optimizer]) -> None:
         kept = set() if self.counterfactuals is None else set(self.counterfactuals.modules())
-        for module in self.modules():
-            if module not in kept and callable(reset := getattr(module, "reset_parameters", None)):
-                reset()
-        for optimizer in optimizers:
-            optimizer.state.clear()
+        stepping.reinitialise((module for module in self.modules() if module not in kept), optimizers)
 
     def training_attributes(self) -> Tensor:
         """Attributes (N, Q) of the whole training set."""
