@@ -159,6 +159,11 @@ class TestCommand:
         for part in ("▼", "as in training", "standard deviations", "Noticed in the data", 'class="card red"'):
             assert part in text, part
 
+    @pytest.mark.parametrize("command", ["audit", "auto"])
+    def test_what_is_not_named_is_said(self, command, visits, capsys):
+        assert main([command, "--table", str(visits), "--target", "diagnosis"]) == 1
+        assert "--other is missing" in capsys.readouterr().err
+
     def test_a_leak_comes_first(self, visits, capsys):
         names = ["--table", str(visits / "leaky.csv"), "--target", "diagnosis", "--other", "site"]
         assert main(["audit", *names, "--output", str(visits / "leaky.html"), "--fail-on", "leak"]) == 3

@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import indent
 
 from codid_lightning.cli.arguments import without_path
+from codid_lightning.cli.table_options import read_table_samples, table_parser
 from codid_lightning.errors import RunError
 from codid_lightning.training.runs import write_output
 
@@ -26,43 +27,25 @@ def main(args: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="codid audit", add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--table", type=Path, required=True)
-    parser.add_argument("--target", required=True)
-    parser.add_argument("--other", nargs="+", required=True)
+    parser = table_parser("audit")
     parser.add_argument("--predictions", type=Path)
     parser.add_argument("--prediction_column", "--prediction-column")
-    parser.add_argument("--features", type=Path)
-    parser.add_argument("--group")
-    parser.add_argument("--split")
-    parser.add_argument("--exclude", nargs="+", default=[])
     parser.add_argument("--fail-on", "--fail_on", nargs="+", choices=PROBLEMS, default=[], dest="fail_on")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path(FILE))
     return parser
 
 
 def _data(options: argparse.Namespace) -> int:
     from codid_lightning.analysis.data_audit import audit_samples
-    from codid_lightning.analysis.data_audit.reading import read_predictions, read_samples
+    from codid_lightning.analysis.data_audit.reading import read_predictions
     from codid_lightning.analysis.pages.data_audit_page import data_audit_page
 
     if options.output.suffix != ".html":
         raise RunError(f"--output is {options.output}; it should end in .html.")
-    samples = read_samples(
-        options.table,
-        options.target,
-        options.other,
-        features=options.features,
-        group=options.group,
-        split=options.split,
-        exclude=options.exclude,
-    )
+    samples = read_table_samples(options)
     predicted = None
     if options.predictions:
         predicted = read_predictions(options.predictions, samples, options.prediction_column)
-    for note in samples.notes:
-        print(note)
     found = audit_samples(samples, predicted, seed=options.seed)
     for claim in found.claims():
         print(f"\n{claim.claim}\n{indent(claim.reason, '  ')}")

@@ -11,9 +11,9 @@ from pathlib import Path
 from rich.console import Console
 
 from codid_lightning.analysis.auto import AutoModel, auto
-from codid_lightning.analysis.data_audit.reading import read_samples
 from codid_lightning.analysis.pages.auto_page import as_dict, auto_page, claims
 from codid_lightning.cli.commands.benchmark import duration
+from codid_lightning.cli.table_options import read_table_samples, table_parser
 from codid_lightning.errors import RunError
 from codid_lightning.training.runs import write_output
 from datamodules.tables import read_table
@@ -24,42 +24,19 @@ UNITS = {"s": 1, "m": 60, "h": 3600}
 def main(args: list[str]) -> int:
     """Search, or predict."""
     options = _parser().parse_args(args)
-    if options.model:
-        return _predict(options)
-    for name in ("target", "other"):
-        if not getattr(options, name):
-            raise RunError(f"--{name} is missing: `codid auto --help` explains it.")
-    return _search(options)
+    return _predict(options) if options.model else _search(options)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="codid auto", add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--table", type=Path, required=True)
+    parser = table_parser("auto")
     parser.add_argument("--model", type=Path)
-    parser.add_argument("--target")
-    parser.add_argument("--other", nargs="+")
-    parser.add_argument("--features", type=Path)
-    parser.add_argument("--group")
-    parser.add_argument("--split")
-    parser.add_argument("--exclude", nargs="+", default=[])
     parser.add_argument("--budget", default="20m")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path)
     return parser
 
 
 def _search(options: argparse.Namespace) -> int:
-    samples = read_samples(
-        options.table,
-        options.target,
-        options.other,
-        features=options.features,
-        group=options.group,
-        split=options.split,
-        exclude=options.exclude,
-    )
-    for note in samples.notes:
-        print(note)
+    samples = read_table_samples(options)
     folder, console = options.output or Path("auto"), Console()
 
     def report(title: str, number: int, total: int, left: float | None) -> None:
