@@ -1,10 +1,14 @@
 """`codid auto`: what it chooses where a shortcut was planted and where none was, and the model it hands over."""
 
 import json
+import os
+import pickle
+import zipfile
 
 import numpy as np
 import pandas as pd
 import pytest
+import skops.io
 
 from benchmarks.audit_calibration import coin_with_effects, modes
 from codid_lightning.analysis.auto import AutoModel, auto, search
@@ -119,3 +123,28 @@ def test_messages(tmp_path):
         seconds("soon")
     with pytest.raises(RunError, match="no file"):
         AutoModel.load(tmp_path)
+
+
+class Marker:
+    """Leaves a file behind where it is made again."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (self.file,)
+
+
+def test_a_file_that_would_run_code_is_an_error(tmp_path):
+    trace = tmp_path / "trace"
+    with zipfile.ZipFile(tmp_path / "pickle.skops", "w") as archive:
+        archive.writestr("schema.json", pickle.dumps(Marker(str(trace))))
+    (tmp_path / "joblib.skops").write_bytes(pickle.dumps(Marker(str(trace))))
+    skops.io.dump(Marker(str(trace)), tmp_path / "other.skops")
+    skops.io.dump({"weights": [1.0]}, tmp_path / "data.skops")
+    for name, message in (("pickle", "cannot be read"), ("joblib", "cannot be read"), ("data", "not written by")):
+        with pytest.raises(RunError, match=message):
+            AutoModel.load(tmp_path / f"{name}.skops")
+    with pytest.raises(RunError, match=r"not written by .*It holds .*Marker"):
+        AutoModel.load(tmp_path / "other.skops")
+    assert not trace.exists()

@@ -7,28 +7,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import joblib
 import numpy as np
 import pandas as pd
+import skops.io
 from numpy.typing import NDArray
 
 from codid_lightning.analysis.auto.candidates import Fitted
-from codid_lightning.analysis.data_audit.columns import Encoder
+from codid_lightning.analysis.data_audit.columns import Column, Encoder
 from codid_lightning.analysis.data_audit.samples import Samples
+from codid_lightning.clustering import Harmonizer
 from codid_lightning.errors import RunError
 from codid_lightning.training.runs import replacing
 from datamodules.tables import label_texts
 
 Array = NDArray[Any]
 
-FILE = "model.joblib"
+FILE = "model.skops"
 
 
 @dataclass(frozen=True)
 class AutoModel:
     """A trained classifier with everything around it: columns, names of values, effects of sites.
 
-    `load` executes code in the file, as all pickles do: load your own files only.
+    The file holds data alone: `load` imports and calls nothing but `TRUSTED` and what scikit-learn's models consist of.
 
     Args:
         target: Name of the target.
@@ -52,16 +53,21 @@ class AutoModel:
         file = Path(folder) / FILE if Path(folder).is_dir() else Path(folder)
         if not file.is_file():
             raise RunError(f"There is no file {file}; `codid auto` writes it.")
-        found = joblib.load(file)
+        try:
+            strange = set(skops.io.get_untrusted_types(file=file)) - set(TRUSTED)
+            found = None if strange else skops.io.load(file, trusted=TRUSTED)
+        except Exception as error:  # whatever a damaged archive makes its reader raise
+            raise RunError(f"{file} cannot be read: {error}") from error
         if not isinstance(found, cls):
-            raise RunError(f"{file} was not written by `codid auto`.")
+            named = f" It holds {', '.join(sorted(strange))}." if strange else ""
+            raise RunError(f"{file} was not written by `codid auto`.{named}")
         return found
 
     def save(self, folder: Path) -> Path:
         """Write the file."""
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / FILE) as part:
-            joblib.dump(self, part)
+            skops.io.dump(self, part)
         return folder / FILE
 
     def predict(self, table: Mapping[str, Any] | pd.DataFrame | Array) -> pd.DataFrame:
@@ -97,6 +103,17 @@ class AutoModel:
             unknown |= index < 0
             site = site * len(values) + index
         return np.where(unknown, -1, site)
+
+
+def _path(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+# What a file may hold beside the types that skops trusts.
+TRUSTED = [
+    *(_path(cls) for cls in (AutoModel, Encoder, Column, Fitted, Harmonizer)),
+    "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
+]
 
 
 def combination(samples: Samples) -> Array:
