@@ -264,13 +264,23 @@ class DisentanglementModule(LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Read the reference partition of the data, if there is one."""
-        data: AttributeDataModule | None = getattr(self.trainer, "datamodule", None)
-        partition = data.reference_cells() if isinstance(data, AttributeDataModule) else None
+        data = self._own_data()
+        partition = None if data is None else data.reference_cells()
         self.scores.cells.start(None if partition is None else partition.to(self.device))
+
+    def _own_data(self) -> AttributeDataModule | None:
+        """The data of the trainer; None where it has other loaders."""
+        data = getattr(self.trainer, "datamodule", None)
+        return data if isinstance(data, AttributeDataModule) else None
 
     def on_validation_epoch_end(self) -> None:
         """Log validation metrics, also over cells, which model selection may use."""
         self.log_dict(self.scores.compute("val"))
+
+    def on_test_epoch_start(self) -> None:
+        """Read how often each combination of attributes occurs in training."""
+        data = self._own_data()
+        self.scores.start_tests(None if data is None else data.datasets["train"].a)
 
     def on_test_epoch_end(self) -> None:
         """Log the metrics of all test sets."""
