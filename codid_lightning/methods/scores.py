@@ -76,10 +76,10 @@ class CompleteScores(SplitScores):
     """Adds the scores that need all samples at once, which are kept until the end of a test.
 
     Of every attribute `class_balanced_acc`, `auroc` and `ece`; of the first one `worst_group_acc` and `adjusted_acc`.
-    What is not a number is left out. `training` holds the attributes (M, Q) of training samples, for `adjusted_acc`.
+    What is not a number is left out. `trained_on` holds the attributes (M, Q) of training samples.
     """
 
-    training: Tensor | None = None
+    trained_on: Tensor | None = None
 
     def __init__(self, split: str, sizes: Sequence[int], attributes: Iterable[int]) -> None:
         super().__init__(split, sizes, attributes)
@@ -103,7 +103,7 @@ class CompleteScores(SplitScores):
         for q, own in zip(self.attributes, logits.split(self.widths, dim=1), strict=True):
             of_attribute = value_scores(own, a[:, q])
             if q == 0:
-                of_attribute |= group_scores(own.argmax(1), a, self.training)
+                of_attribute |= group_scores(own.argmax(1), a, self.trained_on)
             scores |= {_prefix(self.split, q) + name: value for name, value in of_attribute.items()}
         return found | {name: a.new_tensor(value, dtype=torch.float) for name, value in scores.items()}
 
@@ -124,11 +124,11 @@ class Scores(nn.Module):
         self.splits = nn.ModuleDict({"val": SplitScores("val", sizes, range(len(sizes))), **tests})
         self.cells = ValidationCells(sizes)
 
-    def start_tests(self, training: Tensor | None) -> None:
+    def start_tests(self, trained_on: Tensor | None) -> None:
         """Begin a test, given the attributes (M, Q) of the training samples, if they are known."""
         for scores in self.splits.values():
             if isinstance(scores, CompleteScores):
-                scores.training = training
+                scores.trained_on = trained_on
 
     def update(self, split: str, logits: Sequence[Tensor], batch: Batch) -> None:
         """Count one batch of a split: logits (B, values) of every attribute."""

@@ -48,12 +48,12 @@ if TYPE_CHECKING:
         conditional_information,
         dependent_share,
         entropy,
-        holm,
         information_null,
         mutual_information,
         normalized_information,
         variation_of_information,
     )
+    from codid_lightning.metrics.multiple_tests import holm
     from codid_lightning.metrics.prediction import (
         auroc,
         calibration_error,
@@ -157,7 +157,6 @@ _HOMES = {
             "conditional_information",
             "dependent_share",
             "entropy",
-            "holm",
             "information_null",
             "mutual_information",
             "normalized_information",
@@ -173,6 +172,7 @@ _HOMES = {
         ("ProbeAccuracy", "ProbeInformation", "held_out_log_probs", "probe_accuracy", "probe_information"), "probes"
     ),
     **dict.fromkeys(("ADistance", "a_distance"), "shift"),
+    "holm": "multiple_tests",
 }
 
 

@@ -89,7 +89,8 @@ def scored(rows):
     """The scores of some rows in batches of 64."""
     logits, a = drawn()
     scores = CompleteScores("test", SIZES, (0, 2))
-    scores.training = a[:100]
+    scores.trained_on = a[:100]
+    scores.eval()
     for part in torch.arange(len(a))[rows].split(64):
         if len(part):
             scores.update([own[part] for own in logits], a[part])
