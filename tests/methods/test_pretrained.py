@@ -20,6 +20,7 @@ from codid_lightning import Base, CoDID, ModeDiscovery
 from codid_lightning.errors import RunError
 from codid_lightning.nn.backbones import Encoder
 from codid_lightning.nn.pretrained import ImageNetwork
+from codid_lightning.nn.virtual import EncoderPass
 from codid_lightning.training.identity import config_hash
 from datamodules import ArrayDataModule, OwnArrays, OwnImages
 from tests.commands import codid
@@ -87,6 +88,19 @@ class TestLoading:
         x = torch.rand(2, 3, 224, 224)
         assert torch.allclose(mine(x), mine.head(network(normalize(x, *IMAGENET))), atol=1e-5)
         assert sum(p.numel() for p in mine.parameters()) == 7 * 769
+
+    @pytest.mark.slow
+    def test_attention_can_be_differentiated_twice(self):
+        """As CoDID's meta step does, through one virtual step."""
+        torch.manual_seed(0)
+        encoder = Encoder("vit_b_32", (3, 32, 32), 1, 8).eval().double()
+        x = torch.rand(2, 3, 32, 32, dtype=torch.float64)
+        virtual = EncoderPass(encoder, x)
+        slope, step, nudge = torch.randn_like(virtual.z), 1e-3, 1e-5
+        moved = [virtual.moved(slope * factor, step).detach().sum() for factor in (1 - nudge, 1 + nudge)]
+        scale = torch.ones((), dtype=torch.float64, requires_grad=True)
+        (found,) = torch.autograd.grad(virtual.moved(slope * scale, step).sum(), scale)
+        assert float(found) == pytest.approx(float((moved[1] - moved[0]) / (2 * nudge)), rel=1e-4)
 
     def test_default_weights_come_from_torchs_cache(self, tmp_path, monkeypatch):
         monkeypatch.setenv("TORCH_HOME", str(tmp_path))
