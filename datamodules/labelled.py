@@ -14,6 +14,7 @@ from datamodules.base import AttributeDataModule, AttributeDataset, DataError, s
 from datamodules.tables import Array, label_text, label_texts, number, number_modes, positions, read_table
 
 Numbered = tuple[tuple[str, ...], Tensor]  # names of the labels, and the number of each row's label among them
+NUMBERED_SPLITS = {"0": "train", "1": "val", "2": "test"}  # as in the metadata of WILDS
 Protocol = Literal["random", "split_column", "leave_one_group_out", "predict"]
 
 
@@ -27,8 +28,9 @@ class OwnData(AttributeDataModule):
         file: Table with a row per sample, relative to `root`.
         attributes: Columns of the attributes; the first is the one to disentangle.
         protocol: `random` splits the rows by `val_fraction` and `test_fraction`. `split_column` reads `split`: train,
-            optionally val, and names starting with test, each a test set. `leave_one_group_out` tests the group
-            `test_group` of the column `group`. `predict` takes all rows as the test set, labelled or not.
+            optionally val, and names starting with test, each a test set; or 0, 1 and 2 for train, val and test.
+            `leave_one_group_out` tests the group `test_group` of the column `group`. `predict` takes all rows as the
+            test set, labelled or not.
         mode: Column with the true modes of the first attribute, if known; only the evaluation uses them.
         group: Column for `leave_one_group_out`.
         split: Column for `split_column`.
@@ -190,12 +192,14 @@ class OwnData(AttributeDataModule):
 
     def _by_column(self) -> dict[str, Tensor]:
         names, index = self._numbers(self.split, "split")
+        if set(names) <= set(NUMBERED_SPLITS):
+            names = tuple(NUMBERED_SPLITS[name] for name in names)
         strange = [name for name in names if name not in ("train", "val") and not name.startswith("test")]
         tests = [name for name in names if name.startswith("test")]
         if strange or "train" not in names or not tests:
             raise DataError(
                 f"The column {self.split} of {self.file} holds {', '.join(names)}; expected train, optionally val, and "
-                "one or more names starting with test."
+                "one or more names starting with test; or 0, 1 and 2."
             )
         rows = {name: (index == i).nonzero().flatten() for i, name in enumerate(names)}
         first = {"train": rows["train"], "val": rows["val"]} if "val" in rows else self._with_validation(rows["train"])

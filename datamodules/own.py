@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules.base import DataError
-from datamodules.images import bytes_to_unit, read_images
+from datamodules.base import Batch, DataError, seeded_generator
+from datamodules.images import bytes_to_unit, crop_and_flip, read_images
 from datamodules.labelled import OwnData
 from datamodules.scaling import Scaling, ScalingKind
 from datamodules.tables import numeric
@@ -22,7 +23,8 @@ class OwnArrays(OwnData):
 
     Args:
         inputs: The array of an `.npz` that holds the inputs, (N, ...), by default `x`; or the columns of a table, by
-            default all numeric ones that are not named otherwise. Bytes become numbers in [0, 1].
+            default all numeric ones that are not named otherwise; or a column with the names of `.npy` files, one
+            array per row. Bytes become numbers in [0, 1].
         scaling: Of every channel (second dimension), with statistics of the training rows, which a checkpoint keeps:
             `standard` to zero mean and unit variance, `minmax` to [-1, 1], `log`, and `window` for series; see
             `Scaling`.
@@ -65,7 +67,7 @@ class OwnArrays(OwnData):
 
     def place_of_bad_values(self, x: Tensor) -> str:
         """The columns of a table, or the array."""
-        if self.file.suffix == ".npz":
+        if self.file.suffix == ".npz" or x.shape[1:] != (len(self.inputs),):
             return f" in the array `{self.inputs[0]}`"
         bad = (~torch.isfinite(x)).any(0).tolist()
         return f" in {', '.join(f'`{name}`' for name, is_bad in zip(self.inputs, bad, strict=True) if is_bad)}"
@@ -86,7 +88,11 @@ class OwnArrays(OwnData):
         return columns
 
     def _inputs(self) -> Tensor:
-        values = [numeric(self.column(name, "inputs"), name, self.file) for name in self.inputs]
+        columns = [self.column(name, "inputs") for name in self.inputs]
+        named = len(columns) == 1 and columns[0].dtype.kind not in "biufc" and len(columns[0]) > 0
+        if named and all(str(entry).endswith(".npy") for entry in columns[0]):
+            return read_arrays([self.file.parent / str(entry) for entry in columns[0]])
+        values = [numeric(column, name, self.file) for column, name in zip(columns, self.inputs, strict=True)]
         if self.file.suffix != ".npz":
             return torch.stack([v.float() for v in values], dim=1)
         shape = tuple(values[0].shape)
@@ -103,6 +109,19 @@ class OwnArrays(OwnData):
         return values[0]
 
 
+def read_arrays(paths: Sequence[Path]) -> Tensor:
+    """Arrays of one shape from `.npy` files, (N, ...), as floats."""
+    arrays = []
+    for path in paths:
+        try:
+            arrays.append(torch.from_numpy(np.load(path, allow_pickle=False)).float())
+        except (OSError, ValueError, TypeError) as error:
+            raise DataError(f"Cannot read the array {path} ({error}); replace or remove it.") from error
+        if arrays[-1].shape != arrays[0].shape:
+            raise DataError(f"{path} has shape {tuple(arrays[-1].shape)}, {paths[0]} {tuple(arrays[0].shape)}.")
+    return torch.stack(arrays)
+
+
 class OwnImages(OwnData):
     """A folder of images with a table of their labels.
 
@@ -111,6 +130,7 @@ class OwnImages(OwnData):
         path: Column with the image files, relative to the table.
         image_size: Height and width of the inputs; images are resized to it.
         in_memory: Read all images once; false reads them with every batch (raise `num_workers` then).
+        augment: `crop_flip` trains on random parts of the images, mirrored in half of the cases; null on whole images.
     """
 
     def __init__(
@@ -120,10 +140,11 @@ class OwnImages(OwnData):
         path: str = "path",
         image_size: int = 64,
         in_memory: bool = True,
+        augment: Literal["crop_flip"] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(file=file, attributes=attributes, **kwargs)
-        self.in_memory = in_memory
+        self.in_memory, self.augment = in_memory, augment
         self.input_shape = (3, image_size, image_size)
         self.pictures = Pictures([self.file.parent / str(p) for p in self.column(path, "path")], image_size)
 
@@ -133,6 +154,13 @@ class OwnImages(OwnData):
         if self.in_memory:
             return self.pictures.read(numbers), bytes_to_unit
         return numbers, self.pictures
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Change the images of a training batch, as a function of seed, epoch and sample alone."""
+        if self.augment is None or self.trainer is None or not self.trainer.training:
+            return batch
+        generator = seeded_generator(self.seed, self.trainer.current_epoch, int(batch["index"][0]))
+        return Batch(x=crop_and_flip(batch["x"], generator), a=batch["a"], mode=batch["mode"], index=batch["index"])
 
 
 class Pictures:

@@ -140,7 +140,8 @@ def test_testing_the_checkpoint_gives_the_result(tmp_path, capsys):
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
     for split in ("test1", "test2", "test3"):
         row = next(line for line in printed if line[:1] == [split])
-        assert row[1] == f"{result['metrics'][f'{split}/acc']:.4f}"
+        assert row[1:3] == ["a1", f"{result['metrics'][f'{split}/acc']:.4f}"]
+        assert not any("…" in word for line in printed for word in line)
 
 
 def test_result_says_what_was_run(tmp_path):

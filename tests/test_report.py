@@ -11,23 +11,38 @@ import yaml
 from rich.console import Console
 from scipy.stats import ttest_rel
 
+from codid_lightning.analysis.comparison import bootstrap_interval
+from codid_lightning.analysis.figures.ranks import average_ranks
+from codid_lightning.analysis.figures.results import FigureError
 from codid_lightning.analysis.pages.page import Picture
 from codid_lightning.analysis.pages.report_page import report_page
 from codid_lightning.analysis.paper import paper_numbers
-from codid_lightning.analysis.tables import build_tables, load_runs, marked, names, not_shown, one_setting_each, score
+from codid_lightning.analysis.tables import (
+    Score,
+    build_tables,
+    load_runs,
+    marked,
+    names,
+    not_shown,
+    one_setting_each,
+    score,
+)
 from codid_lightning.analysis.tables.names import NEEDS
 from codid_lightning.analysis.tables.render import (
     MARKDOWN,
     cell_text,
+    label,
+    legend,
     lines,
     to_csv,
     to_latex,
     to_markdown,
     to_terminal,
 )
-from codid_lightning.analysis.tables.specs import IMAGES, SERIES, Column
-from codid_lightning.analysis.tables.tables import significantly_better
+from codid_lightning.analysis.tables.specs import IMAGES, PREDICTION, SERIES
+from codid_lightning.cli.arguments import METRICS
 from codid_lightning.cli.commands.report import main
+from codid_lightning.metrics import holm
 from codid_lightning.training.config_files import config_folder
 from codid_lightning.training.identity import config_hash
 
@@ -255,11 +270,13 @@ class TestReading:
 
 
 class TestTables:
-    def test_ranks_and_significance(self, three_methods):
+    def test_ranks_and_too_few_seeds_for_a_test(self, three_methods):
         found = table(load_runs([three_methods])[0], "baselines")
         marks = {m: cells(found, m)["cmnist:test3/acc"] for m in ("base", "irm", "codid")}
         assert {m: cell.rank for m, cell in marks.items()} == {"base": None, "irm": 2, "codid": 1}
-        assert {m: cell.beaten for m, cell in marks.items()} == {"base": True, "irm": False, "codid": False}
+        assert [cell.comparison and cell.comparison.pairs for cell in marks.values()] == [3, 3, None]
+        assert not any(cell.comparison.differs for cell in marks.values() if cell.comparison)  # three pairs are too few
+        assert "4 of 4 comparisons with CoDID are not tested, for fewer than 5 pairs." in found.note
 
     def test_ties_share_a_rank_as_printed(self, tmp_path):
         for method, value in (("base", 0.66001), ("mmd", 0.65999), ("irm", 0.7), ("codid", 0.5)):
@@ -281,7 +298,7 @@ class TestTables:
         runs, _ = load_runs([three_methods])
         assert "24 of 30 cells have no run. No runs at all of CFashion-MNIST, " in table(runs, "baselines").note
         whole = table(runs, "baselines", [*IMAGES, *SERIES])
-        assert whole.note == "204 of 210 cells have no run."
+        assert whole.note.startswith("204 of 210 cells have no run. 4 of 4 comparisons")
 
     def test_only_tables_with_runs_and_chosen_data_sets(self, three_methods):
         runs, _ = load_runs([three_methods])
@@ -306,7 +323,7 @@ class TestTables:
             for dataset in ("cmnist", "toy_nine_modes", "toy_four_attributes"):
                 write(tmp_path, name, dataset, 0, metrics)
         found = build_tables(load_runs([tmp_path])[0])
-        assert len(found) == 9
+        assert len(found) == 10
         for table in found:
             rows = [row.method for row in table.rows]
             assert rows[rows.index(method) + 1] == "codid", table.name
@@ -358,23 +375,157 @@ class TestTables:
                 write(tmp_path, method, dataset, 0, prediction(0.5) | modes | {"disentanglement/mi": 0.1})
         names = [t.name for t in build_tables(load_runs([tmp_path])[0])]
         full = ["full_cmnist", "full_toy_nine_modes"]
-        rest = ["clustering", "counts", "disentanglement", "attributes", "toy"]
+        rest = ["clustering", "counts", "disentanglement", "attributes", "toy", "overall"]
         assert names == ["baselines", "ablation", *full, *rest]
 
 
-def test_significance_is_the_paired_one_sided_t_test():
-    generator = np.random.default_rng(0)
-    column = Column("cmnist", "test3/acc", "", "")
-    lower = Column("cmnist", "disentanglement/mi", "", "", better="low")
-    outcomes = set()
-    for _ in range(50):
-        ours, theirs = generator.normal(0.01, 0.02, 5), generator.normal(0, 0.02, 5)
-        scores = [type("S", (), {"by_seed": dict(enumerate(v))}) for v in (ours, theirs)]
-        expected = ttest_rel(ours, theirs, alternative="greater").pvalue < 0.05
-        assert significantly_better(*scores, column) == expected
-        assert significantly_better(*scores, lower) == (ttest_rel(ours, theirs, alternative="less").pvalue < 0.05)
-        outcomes.add(expected)
-    assert outcomes == {True, False}
+class TestStatistics:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def five_seeds(cls, tmp_path_factory):
+        """BASE, IRM, DANN and CoDID on two data sets; REx with four seeds."""
+        root, generator = tmp_path_factory.mktemp("five"), np.random.default_rng(0)
+        means = {"base": 0.7, "dann": 0.71, "irm": 0.8, "codid": 0.8, "rex": 0.6}
+        for dataset in ("cmnist", "cfashion_mnist"):
+            for method, mean in means.items():
+                for seed in range(4 if method == "rex" else 5):
+                    accuracy = {f"test3/{m}": generator.normal(mean, 0.02) for m in ("acc", "f1")}
+                    write(root, method, dataset, seed, accuracy | {"test3/ece": generator.normal(1 - mean, 0.02)})
+        return load_runs([root])[0]
+
+    @pytest.mark.parametrize("reference", ["codid", "base"])
+    def test_paired_tests_with_holms_correction_over_the_table(self, five_seeds, reference):
+        found = next(t for t in build_tables(five_seeds, reference=reference) if t.name == "baselines")
+        values = {}
+        for run in sorted(five_seeds, key=lambda run: run.seed):
+            for metric, value in run.metrics.items():
+                values.setdefault((run.dataset, metric, run.method), []).append(value)
+        keys = [key for key in values if key[2] not in (reference, "rex")]
+        adjusted = holm([ttest_rel(values[key], values[(*key[:2], reference)]).pvalue for key in keys])
+        expected = dict(zip(keys, adjusted, strict=True))
+        assert len(expected) == 3 * 6
+        shown = {(c.column.dataset, c.column.metric, row.method): c for row in found.rows for c in row.cells if c.ours}
+        tested = {key: cell.comparison.p_value for key, cell in shown.items() if cell.comparison}
+        assert {key: p for key, p in tested.items() if p is not None} == pytest.approx(expected)
+        assert {key for key, p in tested.items() if p is None} == {key for key in shown if key[2] == "rex"}
+        stars = {key for key, cell in shown.items() if "*" in cell_text(cell).rest}
+        assert stars == {key for key, p in expected.items() if p < 0.05}
+        assert 0 < len(stars) < len(expected)
+        assert f"6 of 24 comparisons with {found.reference} are not tested, for fewer than 5 pairs." in found.note
+        assert f"* Differs from {found.reference}:" in legend([found])
+
+    def test_held_out_groups_are_the_pairs_where_there_are_more(self, tmp_path):
+        generator = np.random.default_rng(1)
+        values = {m: generator.normal(mean, 0.02, (3, 6)) for m, mean in (("base", 0.7), ("codid", 0.75))}
+        for method, table_of in values.items():
+            for seed, group in np.ndindex(3, 6):
+                write(tmp_path, method, "hhar", seed, {"test/acc": table_of[seed, group]}, group=group)
+        runs = load_runs([tmp_path])[0]
+        cell = cells(table(runs, "baselines"), "base")["hhar:test/acc"]
+        assert cell.comparison.pairs == 6
+        assert cell.comparison.p_value == pytest.approx(ttest_rel(*(v.mean(0) for v in values.values())).pvalue)
+        assert cell.ours.std == pytest.approx(values["base"].mean(1).std(ddof=1))  # the table shows seeds
+
+    def test_pairs_are_of_runs_that_both_have(self):
+        first = Score({(seed, None): seed / 10 for seed in range(6)})
+        second = Score({(seed, None): seed / 5 for seed in (5, 3, 7)})
+        assert first.pairs(second) == [(0.3, 0.6), (0.5, 1.0)]
+
+    def test_intervals(self, five_seeds):
+        found = next(t for t in build_tables(five_seeds, intervals=True) if t.name == "baselines")
+        cell = cells(found, "base")["cmnist:test3/acc"]
+        low, high = bootstrap_interval([list(cell.ours.by_seed.values())])
+        assert cell_text(cell).rest.startswith(f" ({100 * low:.1f} to {100 * high:.1f})")
+        few = cells(found, "rex")["cmnist:test3/acc"]
+        assert cell_text(few).rest.startswith(f" ±{100 * few.ours.std:.1f}")
+        assert "95 % bootstrap interval" in legend([found])
+
+    def test_over_all_data_sets(self, five_seeds):
+        found = table(five_seeds, "overall")
+        columns = [(column.heading, column.label) for column in found.columns]
+        assert columns == [(name, kind) for name in ("Acc.", "Mac. F1", "ECE") for kind in ("IQM", "Av. rank")]
+        values = sorted(run.metrics["test3/acc"] for run in five_seeds if run.method == "irm")
+        mean, rank = cells(found, "irm")[":acc/iqm"], cells(found, "irm")[":acc/rank"]
+        assert mean.ours.mean == pytest.approx(np.mean(values[2:8]))
+        assert mean.ours.seeds == 10
+        assert mean.interval[0] < mean.ours.mean < mean.interval[1]
+        assert rank.ours.seeds == 2
+        by_dataset = {d: {} for d in ("cmnist", "cfashion_mnist")}
+        for dataset, means in by_dataset.items():
+            for method in ("base", "dann", "irm", "codid", "rex"):
+                means[method] = score(five_seeds, dataset, method, "test3/acc").mean
+        places = [sorted(means.values(), reverse=True).index(means["irm"]) + 1 for means in by_dataset.values()]
+        assert rank.ours.mean == np.mean(places)
+        assert cells(found, "rex")[":ece/rank"].ours.mean == 5  # less is better
+        assert "CMNIST, CFashion-MNIST. Friedman's test: p = " in found.note
+
+    def test_a_method_that_lacks_a_data_set_is_left_out_and_named(self, five_seeds):
+        runs = [run for run in five_seeds if (run.method, run.dataset) != ("irm", "cmnist")]
+        found = table(runs, "overall")
+        assert "irm" not in [row.method for row in found.rows]
+        assert "Not on all of them: IRM." in found.note
+        alone = [run for run in five_seeds if run.dataset == "cmnist" or run.method == "irm"]
+        assert "overall" not in [t.name for t in build_tables(alone)]
+
+    def test_figure_of_ranks(self, five_seeds, tmp_path):
+        folder = five_seeds[0].directory.parent
+        figure = average_ranks([folder])
+        (panel,) = figure.axes
+        written = [text.get_text().split() for text in panel.texts]
+        ranks = {name: float(n) for pair in written for name, n in [sorted(pair, key=lambda w: w[0].isdigit())]}
+        found = table(five_seeds, "overall")
+        expected = {row.title: cells(found, row.method)[":acc/rank"].ours.mean for row in found.rows}
+        assert ranks == pytest.approx(expected, abs=0.005)
+        assert "2 data sets are too few" in figure.get_supxlabel()
+        (bar,) = [line for line in panel.get_lines() if line.get_linewidth() == 3]
+        assert bar.get_xdata() == pytest.approx([min(ranks.values()), max(ranks.values())], abs=0.1)
+        assert "ECE" in average_ranks([folder], "ece").get_suptitle()
+        for value, says in (("auroc", "ranks need two methods"), ("nothing", "--value is nothing")):
+            with pytest.raises(FigureError, match=says):
+                average_ranks([folder], value)
+
+    def test_command(self, five_seeds, tmp_path, capsys):
+        folder, output = five_seeds[0].directory.parent, tmp_path / "report.md"
+        assert main([str(folder), "--reference", "nobody"]) == 2
+        assert "--reference is nobody; runs are of base, codid, dann, irm, rex" in capsys.readouterr().err
+        choices = ["--reference", "irm", "--metrics", "acc", "--intervals", "--output", str(output)]
+        assert main([str(folder), *choices]) == 0
+        text = output.read_text()
+        assert "Differs from IRM" in text
+        assert "Mac. F1" not in text
+        assert main([str(folder), "--output", str(tmp_path / "report.html")]) == 0
+        assert "Average ranks over data sets" in (tmp_path / "report.html").read_text()
+
+    def test_a_method_of_our_own_as_reference_is_in_the_papers_tables(self, five_seeds, tmp_path):
+        for seed in range(5):
+            write(tmp_path, "group_dro", "cmnist", seed, prediction(0.9))
+        runs = [*five_seeds, *load_runs([tmp_path])[0]]
+        found = next(t for t in build_tables(runs, ["cmnist"], reference="group_dro") if t.name == "baselines")
+        assert cells(found, "irm")["cmnist:test3/acc"].comparison.differs
+        assert found.gains[0].ours == pytest.approx(0.9 - score(runs, "cmnist", "codid", "test3/acc").mean, abs=0.02)
+        assert found.gains[0].paper is None
+
+
+class TestMetrics:
+    def test_the_command_knows_the_scores_of_the_tables(self):
+        assert tuple(PREDICTION) == METRICS
+
+    def test_are_shown_where_a_run_has_them_and_missing_elsewhere(self, three_methods):
+        more = {f"test{i}/{m}": 0.5 for i in (1, 2, 3) for m in ("worst_group_acc", "auroc", "ece", "a2/auroc")}
+        write(three_methods, "rex", "cmnist", 0, prediction(0.8) | more)
+        runs = load_runs([three_methods])[0]
+        found = table(runs, "full_cmnist")
+        assert [c.label for c in found.columns][:5] == ["Acc.", "Mac. F1", "Worst gr.", "AUROC", "ECE"]
+        assert cells(found, "base")["cmnist:test1/auroc"].ours is None
+        assert cells(found, "rex")["cmnist:test1/auroc"].ours.mean == 0.5
+        assert label(found.columns[4]) == "ECE ↓"
+
+    def test_can_be_chosen(self, three_methods):
+        runs = load_runs([three_methods])[0]
+        chosen = build_tables(runs, metrics=["adjusted_acc", "acc"])
+        for name in ("baselines", "ablation"):
+            shown = next(t for t in chosen if t.name == name)
+            assert [c.metric for c in shown.columns] == ["test3/adjusted_acc", "test3/acc"]
 
 
 class TestTitles:
@@ -465,7 +616,7 @@ class TestFormats:
             if line.startswith("| "):
                 name, _, *values = (cell.strip() for cell in line.strip("|").split("|"))
                 grid[name] = values
-        assert grid["BASE"][0] == r"80.0 ±1.0\* \[3\]<br><sub>95.4 ±0.3</sub>"
+        assert grid["BASE"][0] == r"80.0 ±1.0 \[3\]<br><sub>95.4 ±0.3</sub>"
         assert grid["IRM"][4] == r"<u>85.0</u> ±2.0 \[3\]<br><sub>81.0 ±3.5</sub>"
         assert grid["CoDID"][4] == r"**86.0** ±1.0 \[3\]<br><sub>85.2 ±2.7</sub>"
         assert grid["REx"][0] == "–<br><sub>96.0 ±0.5</sub>"
@@ -495,7 +646,8 @@ class TestFormats:
         rows = list(csv.DictReader(io.StringIO(to_csv(tables))))
         row = next(r for r in rows if (r["table"], r["method"], r["metric"]) == ("baselines", "base", "test3/acc"))
         assert (float(row["mean"]), float(row["std"])) == pytest.approx((0.8, 0.01))
-        assert (row["seeds"], row["beaten"], row["paper_mean"], row["paper_std"]) == ("3", "1", "0.792", "0.009")
+        assert (row["seeds"], row["paper_mean"], row["paper_std"]) == ("3", "0.792", "0.009")
+        assert (row["pairs"], row["p_value"], row["low"], row["high"]) == ("3", "", "", "")
         empty = next(r for r in rows if r["method"] == "rex")
         assert (empty["mean"], empty["paper_mean"]) == ("", "0.817")
 

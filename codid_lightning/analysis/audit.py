@@ -18,8 +18,9 @@ from torch.nn.functional import one_hot
 from codid_lightning import metrics
 from codid_lightning.analysis.data_audit.samples import Attribute, Samples
 from codid_lightning.analysis.data_audit.verdict import MAX_ROWS, Answer, DataVerdict, judge
-from codid_lightning.analysis.evaluation import MIN_GROUP_SIZE, Encoded, LoadedRun, encode
+from codid_lightning.analysis.evaluation import Encoded, LoadedRun, encode
 from codid_lightning.analysis.modes import Modes, discover
+from codid_lightning.metrics.groups import MIN_GROUP_SIZE
 from codid_lightning.metrics.information import contingency
 from datamodules.base import AttributeDataModule
 

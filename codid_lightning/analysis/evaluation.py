@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_f1_score
 
 from codid_lightning import metrics
@@ -15,14 +16,13 @@ from codid_lightning.methods.base import DisentanglementModule
 from codid_lightning.methods.codid.parts.splits import LearnedSplits
 from codid_lightning.methods.codid.target import Target
 from codid_lightning.methods.hardware import like_parameters
+from codid_lightning.metrics.groups import MIN_GROUP_SIZE
 from codid_lightning.metrics.information import joint_labels
 from codid_lightning.training import runs
 from codid_lightning.training.loading import LoadedRun as LoadedRun
 from codid_lightning.training.loading import load_data as load_data
 from codid_lightning.training.loading import load_run as load_run
 from datamodules.base import AttributeDataModule, AttributeDataset, Batch
-
-MIN_GROUP_SIZE = 10  # below, the accuracy of a group is mostly chance
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,12 @@ class Encoded:
     z: Tensor  # (N, Q, d)
     a: Tensor  # (N, Q)
     mode: Tensor  # (N, Q), -1 where unknown
-    predicted: Tensor  # (N, Q)
+    logits: Tensor  # (N, Q, values), -inf beyond the values of an attribute
+
+    @property
+    def predicted(self) -> Tensor:
+        """Predicted values (N, Q)."""
+        return self.logits.argmax(2)
 
     def others(self, q: int) -> Tensor:
         """One label (N,) per combination of the attributes other than `q`."""
@@ -42,15 +47,16 @@ class Encoded:
 @torch.no_grad()
 def encode(model: DisentanglementModule, data: AttributeDataset, batch_size: int = 1024) -> Encoded:
     """Representations and predictions of a whole split, on the CPU."""
-    z, predicted = [], []
+    z, logits, width = [], [], max(model.attribute_sizes)
     for index in torch.arange(len(data)).split(batch_size):
         batch = data[index]
         x, a = like_parameters(batch["x"], model), batch["a"].to(model.device)
         part = model.represent(Batch(x=x, a=a, mode=batch["mode"], index=batch["index"]))
         z.append(part.float().cpu())
-        logits = model.attribute_logits(part, batch["a"].to(model.device))
-        predicted.append(torch.stack([logit.argmax(1) for logit in logits], dim=1).cpu())
-    return Encoded(torch.cat(z), data.a, data.mode, torch.cat(predicted))
+        of_batch = model.attribute_logits(part, batch["a"].to(model.device))
+        padded = [pad(own, (0, width - own.shape[1]), value=-torch.inf) for own in of_batch]
+        logits.append(torch.stack(padded, dim=1).cpu())
+    return Encoded(torch.cat(z), data.a, data.mode, torch.cat(logits))
 
 
 def evaluate(run: LoadedRun) -> dict[str, float]:
@@ -59,7 +65,7 @@ def evaluate(run: LoadedRun) -> dict[str, float]:
     tests = {name: encode(run.model, run.data.datasets[name]) for name in run.data.test_names}
     found: dict[str, float] = {}
     for name, test in tests.items():
-        found |= prediction_scores(name, test, run.data)
+        found |= prediction_scores(name, test, run.data, train.a)
         found |= leakage_scores(name, train, test)
     uncorrelated = "test2" if "test2" in tests else run.data.test_names[0]
     found |= disentanglement_scores(train, tests[uncorrelated], run.data.test_attributes)
@@ -69,22 +75,32 @@ def evaluate(run: LoadedRun) -> dict[str, float]:
     return found
 
 
-def prediction_scores(name: str, test: Encoded, data: AttributeDataModule) -> dict[str, float]:
-    """Accuracy and macro F1 of every attribute, and the worst groups of the first."""
+def prediction_scores(
+    name: str, test: Encoded, data: AttributeDataModule, training: Tensor | None = None
+) -> dict[str, float]:
+    """The scores of a test for every attribute, and the worst mode of the first.
+
+    Args:
+        name: Name of the test set.
+        test: The test set as the model sees it.
+        data: The data, for the values of its attributes.
+        training: Attributes (M, Q) of the training samples, for `adjusted_acc`.
+    """
     scores = {}
     for q in data.test_attributes:
         prefix = f"{name}/" if q == 0 else f"{name}/a{q + 1}/"
         size, predicted, true = data.attribute_sizes[q], test.predicted[:, q], test.a[:, q]
         scores[f"{prefix}acc"] = float(multiclass_accuracy(predicted, true, size, average="micro"))
         scores[f"{prefix}f1"] = float(multiclass_f1_score(predicted, true, size, average="macro"))
-    predicted, true = test.predicted[:, 0], test.a[:, 0]
-    groups = {"worst_group_acc": joint_labels(true, test.others(0))}
+        of_values = metrics.value_scores(test.logits[:, q, :size], true)
+        scores |= {f"{prefix}{metric}": score for metric, score in of_values.items()}
+    predicted = test.predicted[:, 0]
+    groups = metrics.group_scores(predicted, test.a, training)
     if (test.mode[:, 0] >= 0).all():
-        groups["worst_mode_acc"] = joint_labels(test.mode[:, 0], test.others(0))
-    for metric, group in groups.items():
-        worst = metrics.worst_group_accuracy(predicted, true, group, min_samples=MIN_GROUP_SIZE)
-        scores[f"{name}/{metric}"] = worst
-    return scores
+        cells = joint_labels(test.mode[:, 0], test.others(0))
+        smallest = {"min_samples": MIN_GROUP_SIZE}
+        groups["worst_mode_acc"] = metrics.worst_group_accuracy(predicted, test.a[:, 0], cells, **smallest)
+    return scores | {f"{name}/{metric}": score for metric, score in groups.items()}
 
 
 def leakage_scores(name: str, train: Encoded, test: Encoded) -> dict[str, float]:

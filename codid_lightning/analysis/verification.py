@@ -26,11 +26,15 @@ _FIELDS = {"config": "config_hash", "data": "data_checksum", "code": "code_check
 
 @dataclass(frozen=True)
 class Compared:
-    """A metric as `result.json` has it (None: not at all) and as the checkpoint gives it."""
+    """A metric as `result.json` has it (None: not at all) and as the checkpoint gives it.
+
+    `known` is false for a metric that the result has of no test set: the version that made it did not compute it.
+    """
 
     name: str
     recorded: float | None
     recomputed: float
+    known: bool = True
 
     def equal(self, tolerance: float) -> bool:
         """Whether both differ by no more than the tolerance; NaN equals NaN."""
@@ -51,8 +55,8 @@ class Verification:
     others: int  # metrics of the result that a test does not give
 
     def different(self, tolerance: float = TOLERANCE) -> list[Compared]:
-        """The metrics that are not confirmed."""
-        return [metric for metric in self.metrics if not metric.equal(tolerance)]
+        """The metrics that are not confirmed, of those that the result has."""
+        return [metric for metric in self.metrics if metric.known and not metric.equal(tolerance)]
 
     def changed(self) -> list[str]:
         """What is recorded, and differs now: config, data or code."""
@@ -77,6 +81,7 @@ def verify(directory: Path, keys: Sequence[str] = ()) -> Verification:
     checkpoint = selected_checkpoint(directory)
     run = build(parse(["--ckpt_path", str(checkpoint), _QUIET, *_ONE_DEVICE, *keys]), record=False)
     found = {name: value for name, value in test(run).items() if name.split("/")[0] in run.data.test_names}
+    kinds = {_kind(name) for name in kept if name.split("/")[0] in run.data.test_names}
     now = {
         "config": config_hash(runs.read_config(directory)),
         "data": run.data.checksum(),
@@ -87,7 +92,12 @@ def verify(directory: Path, keys: Sequence[str] = ()) -> Verification:
         before["config"] = None  # a translated config has another hash
     return Verification(
         checkpoint,
-        tuple(Compared(name, kept.get(name), found[name]) for name in sorted(found)),
+        tuple(Compared(name, kept.get(name), found[name], _kind(name) in kinds) for name in sorted(found)),
         {name: (before[name], now[name]) for name in now},
         len(kept.keys() - found.keys()),
     )
+
+
+def _kind(metric: str) -> str:
+    """A metric without the test set and the attribute that it is of."""
+    return metric.split("/")[-1]

@@ -15,6 +15,7 @@ from typing import NamedTuple, NoReturn
 from codid_lightning.errors import RunError
 
 FORMATS = (".png", ".pdf", ".svg")  # of figures
+METRICS = ("acc", "f1", "worst_group_acc", "class_balanced_acc", "adjusted_acc", "auroc", "ece")  # of tables
 ANY = "runs of one data set"
 SNAPSHOTS = "runs of CoDID or its variants with -c configs/callbacks/snapshots.yaml"
 MODES = f"{SNAPSHOTS}, on data with known modes"
@@ -47,6 +48,12 @@ FIGURES = {
     "shift": Entry("representations.shift", "t-SNE of train and test z1 with silhouette and A-distance", ANY),
     "signals": Entry(
         "representations.signals", "signals of the discovered modes of one a1", "a run on time series", True
+    ),
+    "ranks": Entry(
+        "ranks.average_ranks",
+        "average ranks over data sets; a bar joins methods that do not differ",
+        "runs of two methods or more on two data sets or more",
+        True,
     ),
     "robustness": Entry(
         "results.robustness",
@@ -200,6 +207,15 @@ def report_parser() -> Parser:
         "the terminal",
     )
     parser.add_argument("--datasets", nargs="+", help="data sets to show; default: those with runs")
+    parser.add_argument(
+        "--metrics",
+        nargs="+",
+        choices=METRICS,
+        metavar="METRIC",
+        help=f"scores of test sets to show, of {', '.join(METRICS)}; default: all that the runs have",
+    )
+    parser.add_argument("--reference", help="method that the others are compared with; default: codid")
+    parser.add_argument("--intervals", action="store_true", help="bootstrap intervals in place of standard deviations")
     return parser
 
 
@@ -232,7 +248,8 @@ def figure_usage() -> str:
             "usage: codid figure NAME RUN [RUN ...] --output FILE [--value VALUE]",
             "",
             "Draws a figure of the paper from run directories, or folders above them, and writes it to FILE",
-            f"({', '.join(FORMATS)}). --value names the value of a1 that `evolution` and `signals` show.",
+            f"({', '.join(FORMATS)}). --value names the value of a1 that `evolution` and `signals` show, and the score",
+            "that `ranks` shows.",
             "",
             *lines,
         ]

@@ -67,19 +67,22 @@ def trainer_help(command: str) -> str:
 
 
 def metrics_table(metrics: Mapping[str, float], attribute_names: Sequence[str]) -> Table:
-    """A table of metrics named as in `result.json`: a row per split, a column per attribute and metric."""
+    """A table of metrics named as in `result.json`: a row per split and attribute, a column per metric."""
     from rich import box
     from rich.table import Table
 
-    rows: dict[str, dict[str, float]] = {}
+    rows: dict[tuple[str, int], dict[str, float]] = {}
     for name, value in metrics.items():
         split, *attribute, metric = name.split("/")
         position = int(attribute[0].removeprefix("a")) - 1 if attribute else 0
-        rows.setdefault(split, {})[f"{attribute_names[position]} {metric}"] = value
+        rows.setdefault((split, position), {})[metric] = value
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-    table = Table("", *columns, box=box.SIMPLE_HEAD)
-    for split, row in rows.items():
-        table.add_row(split, *(f"{row[column]:.4f}" if column in row else "-" for column in columns))
+    table = Table("", "", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    for column in columns:
+        table.add_column(column.replace("_", " "), min_width=6)  # long names take several lines
+    for (split, position), row in rows.items():
+        numbers = (f"{row[column]:.4f}" if column in row else "-" for column in columns)
+        table.add_row(split, attribute_names[position], *numbers)
     return table
 
 

@@ -34,7 +34,8 @@ _UNKNOWN_KEY = re.compile(
 )
 _UNKNOWN_CLASS = re.compile(r"Expected a dot import path string: (\S+)|Import path (\S+) does not correspond")
 _WRONG_VALUE = re.compile(r"Expected an? (?P<type>[^\n]+)\. Got value: (?P<value>[^\n]*)")
-_WRONG_UNION = re.compile(r"Subtypes: \[(?P<type>[^\n]+)\]\n.*Given value: (?P<value>[^\n]*)", re.DOTALL)
+# The innermost union: those around it are of classes that have the key.
+_WRONG_UNION = re.compile(r".*Subtypes: \[(?P<type>[^\n]+)\]\n.*?Given value: (?P<value>[^\n]*)", re.DOTALL)
 
 
 def reported(command: Callable[[], int]) -> int:

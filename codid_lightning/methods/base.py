@@ -41,11 +41,15 @@ class DisentanglementModule(LightningModule):
         test_names: Names of the test sets; linked from the data.
         test_attributes: Attributes whose test values occur in training; the others have no test metrics.
         backbone: Encoder and decoder of the paper's architecture table; `auto` takes those that fit the input's shape.
+            A name of torchvision or `timm/NAME` takes that network; `features`, a linear layer on trained features.
         latent_dim: Dimensions d of each representation.
         lr: Learning rate of encoder, predictors and decoder.
         reconstruction: Weight of the reconstruction loss (lambda_re); 0 builds no decoder.
         strength: Weight of the method's penalty.
         decay_from: Share of the epochs after which the encoder's learning rate falls linearly to zero; 1 keeps it.
+        weights: What a network for images starts from: `default`, the weights that torchvision or timm offer; a file
+            with a state dict; or null. The inputs are then normalised as the weights expect.
+        freeze: Keep these weights, and train a linear layer on the features.
     """
 
     variational: ClassVar[bool] = False
@@ -67,6 +71,8 @@ class DisentanglementModule(LightningModule):
         reconstruction: float = 0.0,
         strength: float = 1.0,
         decay_from: float = 1.0,
+        weights: str | None = None,
+        freeze: bool | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -77,7 +83,7 @@ class DisentanglementModule(LightningModule):
         self.latent_dim, self.lr, self.reconstruction, self.strength = latent_dim, lr, reconstruction, strength
         self.decay_from = decay_from
         shape, attributes = tuple(input_shape), len(self.attribute_sizes)
-        self.encoder = Encoder(backbone, shape, attributes, latent_dim, self.variational)
+        self.encoder = Encoder(backbone, shape, attributes, latent_dim, self.variational, weights, bool(freeze))
         self.predictors = nn.ModuleList(nn.Linear(latent_dim, size) for size in self.attribute_sizes)
         build_decoder = reconstruction > 0 or self.needs_decoder
         self.decoder = Decoder(backbone, shape, attributes, latent_dim) if build_decoder else None
@@ -220,11 +226,12 @@ class DisentanglementModule(LightningModule):
         self.trainer.precision_plugin.convert_module(self)
 
     def on_fit_start(self) -> None:
-        """Take the seed, unless it came with a checkpoint; print the global batch size."""
+        """Take seed and weights, unless they came with a checkpoint; print the global batch size."""
         problem = self.schedule_problem(self.trainer.max_epochs or 0)
         if problem is not None and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
             rank_zero_warn(problem)  # a fit may be meant to be continued; `training.fit` raises
         if self._seed is None:
+            self.encoder.load_weights()
             self._seed = self.trainer.strategy.broadcast(torch.initial_seed())  # ranks share pairs and shuffles
         notice = checks.global_batch_size_notice(self.trainer)
         if notice is not None:
@@ -264,13 +271,24 @@ class DisentanglementModule(LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Read the reference partition of the data, if there is one."""
-        data: AttributeDataModule | None = getattr(self.trainer, "datamodule", None)
-        partition = data.reference_cells() if isinstance(data, AttributeDataModule) else None
+        data = self._own_data()
+        partition = None if data is None else data.reference_cells()
         self.scores.cells.start(None if partition is None else partition.to(self.device))
+
+    def _own_data(self) -> AttributeDataModule | None:
+        """The data of the trainer; None where it has other loaders."""
+        data = getattr(self.trainer, "datamodule", None)
+        return data if isinstance(data, AttributeDataModule) else None
 
     def on_validation_epoch_end(self) -> None:
         """Log validation metrics, also over cells, which model selection may use."""
         self.log_dict(self.scores.compute("val"))
+
+    def on_test_epoch_start(self) -> None:
+        """Read how often each combination of attributes occurs in training."""
+        data = self._own_data()
+        train = None if data is None else data.datasets.get("train")  # rows to predict have none
+        self.scores.start_tests(None if train is None else train.a)
 
     def on_test_epoch_end(self) -> None:
         """Log the metrics of all test sets."""

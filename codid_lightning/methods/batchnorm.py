@@ -16,8 +16,8 @@ from codid_lightning.nn.statistics import over_all_ranks, tracking_layers
 
 def average_over_ranks(*networks: nn.Module | None) -> None:
     """Make the running statistics of networks equal on all ranks: their mean."""
-    statistics = [b for network in networks if network is not None for b in network.buffers()]
-    distributed.average_in_place([b for b in statistics if b.is_floating_point()])
+    layers = [layer for network in networks if network is not None for layer in tracking_layers(network)]
+    distributed.average_in_place([t for m in layers for t in (m.running_mean, m.running_var) if t is not None])
 
 
 class SyncBatchNorm(Callback):

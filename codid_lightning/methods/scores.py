@@ -1,4 +1,4 @@
-"""Accuracy and F1 of the attributes on one split, and accuracy in cells of the validation data."""
+"""Scores of the attributes on one split, and accuracy in cells of the validation data."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
+from torchmetrics.utilities import dim_zero_cat
 
 from codid_lightning.metrics.groups import CellAccuracy
+from codid_lightning.metrics.prediction import group_scores, value_scores
 from datamodules.base import Batch
 
 
@@ -25,9 +27,7 @@ class SplitScores(nn.Module):
     def __init__(self, split: str, sizes: Sequence[int], attributes: Iterable[int]) -> None:
         super().__init__()
         self.attributes = tuple(attributes)
-        self.metrics = nn.ModuleList(
-            _collection(sizes[q], f"{split}/" if q == 0 else f"{split}/a{q + 1}/") for q in self.attributes
-        )
+        self.metrics = nn.ModuleList(_collection(sizes[q], _prefix(split, q)) for q in self.attributes)
 
     def update(self, logits: Sequence[Tensor], a: Tensor) -> None:
         """Count one batch: logits (B, values) of every attribute, and attributes (B, Q)."""
@@ -43,6 +43,71 @@ class SplitScores(nn.Module):
         return found
 
 
+class Samples(Metric):
+    """All samples of a split: logits and attributes, gathered from batches and ranks."""
+
+    full_state_update = False
+    logits: list[Tensor]
+    a: list[Tensor]
+
+    def __init__(self, logits: int, attributes: int) -> None:
+        super().__init__()
+        self.widths = (logits, attributes)
+        for name in ("logits", "a"):
+            self.add_state(name, default=[], dist_reduce_fx="cat")
+
+    def update(self, logits: Tensor, a: Tensor) -> None:
+        """Keep one batch: logits of all scored attributes side by side (B, sum of values), attributes (B, Q)."""
+        self.logits.append(logits.detach())
+        self.a.append(a)
+
+    def compute(self) -> tuple[Tensor, Tensor]:
+        """Logits and attributes of all samples."""
+        return dim_zero_cat(self.logits), dim_zero_cat(self.a)
+
+    def take_part(self) -> None:
+        """Keep an empty batch: a rank without samples, too, has something to gather."""
+        logits, attributes = self.widths
+        empty = torch.empty(0, logits, device=self.device)
+        self.update(empty, torch.empty(0, attributes, dtype=torch.long, device=self.device))
+
+
+class CompleteScores(SplitScores):
+    """Adds the scores that need all samples at once, which are kept until the end of a test.
+
+    Of every attribute `class_balanced_acc`, `auroc` and `ece`; of the first one `worst_group_acc` and `adjusted_acc`.
+    What is not a number is left out. `trained_on` holds the attributes (M, Q) of training samples.
+    """
+
+    trained_on: Tensor | None = None
+
+    def __init__(self, split: str, sizes: Sequence[int], attributes: Iterable[int]) -> None:
+        super().__init__(split, sizes, attributes)
+        self.split, self.widths = split, [sizes[q] for q in self.attributes]
+        self.samples = Samples(sum(self.widths), len(sizes))
+
+    def update(self, logits: Sequence[Tensor], a: Tensor) -> None:
+        """Count one batch, and keep it."""
+        super().update(logits, a)
+        self.samples.update(torch.cat([logits[q] for q in self.attributes], dim=1), a)
+
+    def compute(self) -> dict[str, Tensor]:
+        """The scores since the last call."""
+        found = super().compute()
+        self.samples.take_part()
+        logits, a = self.samples.compute()
+        self.samples.reset()
+        if not len(a):
+            return found
+        scores: dict[str, float] = {}
+        for q, own in zip(self.attributes, logits.split(self.widths, dim=1), strict=True):
+            of_attribute = value_scores(own, a[:, q])
+            if q == 0:
+                of_attribute |= group_scores(own.argmax(1), a, self.trained_on)
+            scores |= {_prefix(self.split, q) + name: value for name, value in of_attribute.items()}
+        return found | {name: a.new_tensor(value, dtype=torch.float) for name, value in scores.items()}
+
+
 class Scores(nn.Module):
     """The scores of all splits; on validation data also those of cells.
 
@@ -54,9 +119,16 @@ class Scores(nn.Module):
 
     def __init__(self, sizes: Sequence[int], test_names: Iterable[str], test_attributes: Iterable[int]) -> None:
         super().__init__()
-        scored = {"val": range(len(sizes)), **dict.fromkeys(test_names, tuple(test_attributes))}
-        self.splits = nn.ModuleDict({name: SplitScores(name, sizes, of) for name, of in scored.items()})
+        tested = tuple(test_attributes)
+        tests = {name: CompleteScores(name, sizes, tested) for name in test_names}
+        self.splits = nn.ModuleDict({"val": SplitScores("val", sizes, range(len(sizes))), **tests})
         self.cells = ValidationCells(sizes)
+
+    def start_tests(self, trained_on: Tensor | None) -> None:
+        """Begin a test, given the attributes (M, Q) of the training samples, if they are known."""
+        for scores in self.splits.values():
+            if isinstance(scores, CompleteScores):
+                scores.trained_on = trained_on
 
     def update(self, split: str, logits: Sequence[Tensor], batch: Batch) -> None:
         """Count one batch of a split: logits (B, values) of every attribute."""
@@ -111,6 +183,11 @@ class ValidationCells(nn.Module):
             found |= {f"val/{name.replace('_acc', '_reference_acc')}": value for name, value in own.items()}
             self.reference_cells.reset()
         return {name: value for name, value in found.items() if value.isfinite()}
+
+
+def _prefix(split: str, q: int) -> str:
+    """What comes before the names of an attribute's scores."""
+    return f"{split}/" if q == 0 else f"{split}/a{q + 1}/"
 
 
 def _collection(size: int, prefix: str) -> MetricCollection:

@@ -30,7 +30,13 @@ if TYPE_CHECKING:
         informativeness_error,
         neighbour_information,
     )
-    from codid_lightning.metrics.groups import CellAccuracy, WorstGroupAccuracy, group_accuracies, worst_group_accuracy
+    from codid_lightning.metrics.groups import (
+        CellAccuracy,
+        WorstGroupAccuracy,
+        adjusted_accuracy,
+        group_accuracies,
+        worst_group_accuracy,
+    )
     from codid_lightning.metrics.information import (
         ConditionalEntropy,
         ConditionalInformation,
@@ -42,11 +48,18 @@ if TYPE_CHECKING:
         conditional_information,
         dependent_share,
         entropy,
-        holm,
         information_null,
         mutual_information,
         normalized_information,
         variation_of_information,
+    )
+    from codid_lightning.metrics.multiple_tests import holm
+    from codid_lightning.metrics.prediction import (
+        auroc,
+        calibration_error,
+        class_balanced_accuracy,
+        group_scores,
+        value_scores,
     )
     from codid_lightning.metrics.probes import (
         ProbeAccuracy,
@@ -76,14 +89,19 @@ __all__ = [
     "VariationOfInformation",
     "WorstGroupAccuracy",
     "a_distance",
+    "adjusted_accuracy",
     "adjusted_rand_index",
+    "auroc",
+    "calibration_error",
     "chi_squared_tests",
+    "class_balanced_accuracy",
     "cluster_accuracy",
     "conditional_entropy",
     "conditional_information",
     "dependent_share",
     "entropy",
     "group_accuracies",
+    "group_scores",
     "held_out_log_probs",
     "holm",
     "information_null",
@@ -97,6 +115,7 @@ __all__ = [
     "probe_information",
     "silhouette",
     "subcluster_accuracy",
+    "value_scores",
     "variation_of_information",
     "worst_group_accuracy",
 ]
@@ -122,7 +141,10 @@ _HOMES = {
         ("InformativenessError", "NeighbourInformation", "informativeness_error", "neighbour_information"),
         "disentanglement",
     ),
-    **dict.fromkeys(("CellAccuracy", "WorstGroupAccuracy", "group_accuracies", "worst_group_accuracy"), "groups"),
+    **dict.fromkeys(
+        ("CellAccuracy", "WorstGroupAccuracy", "adjusted_accuracy", "group_accuracies", "worst_group_accuracy"),
+        "groups",
+    ),
     **dict.fromkeys(
         (
             "ConditionalEntropy",
@@ -135,7 +157,6 @@ _HOMES = {
             "conditional_information",
             "dependent_share",
             "entropy",
-            "holm",
             "information_null",
             "mutual_information",
             "normalized_information",
@@ -144,9 +165,14 @@ _HOMES = {
         "information",
     ),
     **dict.fromkeys(
+        ("auroc", "calibration_error", "class_balanced_accuracy", "group_scores", "value_scores"),
+        "prediction",
+    ),
+    **dict.fromkeys(
         ("ProbeAccuracy", "ProbeInformation", "held_out_log_probs", "probe_accuracy", "probe_information"), "probes"
     ),
     **dict.fromkeys(("ADistance", "a_distance"), "shift"),
+    "holm": "multiple_tests",
 }
 
 

@@ -8,6 +8,8 @@ from torchmetrics import Metric
 
 from codid_lightning.metrics.base import SampleMetric
 
+MIN_GROUP_SIZE = 10  # below, the accuracy of a group is mostly chance
+
 
 def group_accuracies(predictions: Tensor, targets: Tensor, groups: Tensor) -> dict[int, tuple[float, int]]:
     """Accuracy and number of samples of every group."""
@@ -21,6 +23,19 @@ def worst_group_accuracy(predictions: Tensor, targets: Tensor, groups: Tensor, *
     """The lowest accuracy of any group with at least `min_samples` samples; NaN if there is none."""
     accuracies = group_accuracies(predictions, targets, groups).values()
     return min((accuracy for accuracy, n in accuracies if n >= min_samples), default=float("nan"))
+
+
+def adjusted_accuracy(predictions: Tensor, targets: Tensor, groups: Tensor, training_groups: Tensor) -> float:
+    """Accuracy of every group, weighted by the group's share of the training samples (Sagawa et al. 2020).
+
+    It is the accuracy to expect where groups are as frequent as in training. Groups without test samples do not count.
+    NaN if no group of the test samples occurs in training.
+    """
+    accuracies = group_accuracies(predictions, targets, groups)
+    names, counts = training_groups.unique(return_counts=True)
+    weights = {g: n for g, n in zip(names.tolist(), counts.tolist(), strict=True) if g in accuracies}
+    total = sum(weights.values())
+    return sum(n * accuracies[g][0] for g, n in weights.items()) / total if total else float("nan")
 
 
 class WorstGroupAccuracy(SampleMetric):

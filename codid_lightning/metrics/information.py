@@ -5,13 +5,13 @@ of joint entropies; scikit-learn has no conditional information or entropy.
 """
 
 from dataclasses import dataclass
-from itertools import accumulate
 
 import torch
 from scipy.stats import chi2_contingency
 from torch import Tensor
 
 from codid_lightning.metrics.base import SampleMetric
+from codid_lightning.metrics.multiple_tests import holm
 from codid_lightning.metrics.permutation import shuffle_within
 
 
@@ -85,14 +85,6 @@ def chi_squared_tests(x: Tensor, y: Tensor, groups: Tensor) -> list[Independence
                 IndependenceTest(group, float(found.statistic), float(found.pvalue), float(found.expected_freq.min()))
             )
     return tests
-
-
-def holm(p_values: list[float]) -> list[float]:
-    """p-values adjusted by Holm's method, which is valid for any dependence between the tests."""
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    scaled = accumulate(((len(order) - rank) * p_values[i] for rank, i in enumerate(order)), max)
-    adjusted = dict(zip(order, scaled, strict=True))
-    return [min(1.0, adjusted[i]) for i in range(len(p_values))]
 
 
 def dependent_share(x: Tensor, y: Tensor, groups: Tensor, *, level: float = 0.05) -> float:

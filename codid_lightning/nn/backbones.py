@@ -6,10 +6,14 @@ row is reproduced. The last layer of `mlp` is linear, followed by its normalisat
 `har` and `mfd` end in a ReLU, the table's max pooling and a mean over time, so that z >= 0. The table has neither that
 ReLU nor the mean. The mean gives vectors of d = 128, the last layer's channels; docs/reproduction_causes.md compares
 BASE with and without the ReLU. `resnet18` ends as torchvision's does, for d = 512 in a mean of values >= 0, too.
+
+Other networks for images are those of torchvision and timm (`nn/pretrained.py`). `features` is a linear layer, for
+inputs that are the features of a trained network.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from math import ceil, prod
 from typing import Literal
 
@@ -18,9 +22,10 @@ from torch import Tensor, nn
 from torchvision.models import resnet18
 
 from codid_lightning.nn.autoencoder import latent_shape, spatial_decoder
+from codid_lightning.nn.pretrained import ImageNetwork, TimmName, TorchvisionName
 
-Backbone = Literal["auto", "mlp", "resnet18", "har", "mfd"]
-DecoderKind = Literal[Backbone, "convolutional"]
+Backbone = Literal["auto", "mlp", "har", "mfd", "features"] | TorchvisionName | TimmName
+DecoderKind = Literal["convolutional"] | Backbone
 Shape = tuple[int, ...]
 _SHORTEST, _LONG = 28, 512  # series: what `har` needs at least, and where `mfd` with its longer steps begins
 
@@ -34,21 +39,43 @@ class Encoder(nn.Module):
         num_attributes: Q.
         latent_dim: d.
         variational: Also return the log-variance of each representation.
+        weights: Of a network for images, see `ImageNetwork`; `load_weights` reads them.
+        freeze: Keep these weights.
     """
 
     def __init__(
-        self, backbone: Backbone, input_shape: Shape, num_attributes: int, latent_dim: int, variational: bool = False
+        self,
+        backbone: Backbone,
+        input_shape: Shape,
+        num_attributes: int,
+        latent_dim: int,
+        variational: bool = False,
+        weights: str | None = None,
+        freeze: bool = False,
     ) -> None:
         super().__init__()
         width = 2 * latent_dim if variational else latent_dim
         row = fitting(input_shape) if backbone == "auto" else backbone
-        build = {"mlp": _mlp, "resnet18": _resnet18, "har": _har, "mfd": _mfd}[row]
         _check_shape(row, input_shape)
+        table = {"mlp": _mlp, "har": _har, "mfd": _mfd, "features": _linear}
+        trained = weights is not None or freeze
+        if trained and row in table:
+            raise ValueError(f"model.backbone `{row}` has no trained weights; remove model.weights and model.freeze.")
+        build = table.get(row) or partial(ImageNetwork, row, weights=weights, freeze=freeze)
+        if row == "resnet18" and not trained:
+            build = _resnet18
         self.subnetworks = nn.ModuleList(build(input_shape, width) for _ in range(num_attributes))
 
     def forward(self, x: Tensor) -> Tensor:
         """Representations (B, Q, d), or their mean and log-variance side by side (B, Q, 2d)."""
         return torch.stack([subnetwork(x) for subnetwork in self.subnetworks], dim=1)
+
+    def load_weights(self) -> None:
+        """Read the weights that a network for images starts from, if there are any."""
+        networks = [network for network in self.subnetworks if isinstance(network, ImageNetwork)]
+        state = networks[0].read() if networks else {}
+        for network in networks if state else []:
+            network.load(state)
 
 
 class Decoder(nn.Module):
@@ -64,8 +91,9 @@ class Decoder(nn.Module):
 
     def __init__(self, kind: DecoderKind, input_shape: Shape, num_attributes: int, latent_dim: int) -> None:
         super().__init__()
-        table = {"mlp": _mlp_decoder, "resnet18": _image_decoder, "har": _har_decoder, "mfd": _mfd_decoder}
-        build = {**table, "convolutional": _convolutional_decoder}[fitting(input_shape) if kind == "auto" else kind]
+        table = {"mlp": _mlp_decoder, "features": _mlp_decoder, "har": _har_decoder, "mfd": _mfd_decoder}
+        row = fitting(input_shape) if kind == "auto" else kind
+        build = {**table, "convolutional": _convolutional_decoder}.get(row, _image_decoder)
         self.network = build(num_attributes * latent_dim, input_shape)
         self.input_shape = input_shape
 
@@ -88,7 +116,7 @@ def fitting(shape: Shape) -> Backbone:
 
 
 def _check_shape(backbone: Backbone, shape: Shape) -> None:
-    dims = {"mlp": None, "resnet18": 3, "har": 2, "mfd": 2}[backbone]
+    dims = {"mlp": None, "features": None, "har": 2, "mfd": 2}.get(backbone, 3)
     if dims is not None and len(shape) != dims:
         layout = "(channels, height, width)" if dims == 3 else "(channels, length)"
         raise ValueError(
@@ -105,6 +133,10 @@ def _mlp(shape: Shape, width: int) -> nn.Module:
         nn.Linear(128, width),
         nn.BatchNorm1d(width),
     )
+
+
+def _linear(shape: Shape, width: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), width))
 
 
 def _mlp_decoder(width: int, shape: Shape) -> nn.Module:

@@ -71,7 +71,7 @@ def over_all_ranks(network: nn.Module) -> nn.Module:
     for name, child in network.named_children():
         if (replaced := over_all_ranks(child)) is not child:
             setattr(network, name, replaced)
-    if not isinstance(network, BATCH_NORMS) or isinstance(network, GlobalBatchNorm):
+    if not isinstance(network, BATCH_NORMS) or type(network) not in BATCH_NORMS:  # subclasses may do more
         return network
     layer = GlobalBatchNorm(network.num_features, network.eps, network.momentum, network.affine)
     layer.track_running_stats, layer.training = network.track_running_stats, network.training

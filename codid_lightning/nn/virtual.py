@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from codid_lightning.nn import distributed
 from codid_lightning.nn.backbones import Encoder
@@ -20,6 +21,8 @@ MAX_KERNEL = 512  # largest batch for which the kernel between its samples is ma
 class EncoderPass:
     """Representations of the global batch, before and after a gradient step of the encoder.
 
+    Attention is computed by the only one of torch's kernels that can be differentiated twice.
+
     Args:
         encoder: The network.
         x: Inputs of this rank, (B, *input_shape).
@@ -28,7 +31,8 @@ class EncoderPass:
     def __init__(self, encoder: Encoder, x: Tensor) -> None:
         self.encoder, self.x = encoder, x
         self.parameters = list(encoder.parameters())
-        self.z = distributed.gather(encoder(x))
+        with sdpa_kernel(SDPBackend.MATH):
+            self.z = distributed.gather(encoder(x))
 
     def gradients(self, slope: Tensor) -> Sequence[Tensor]:
         """Gradients of the parameters, given the loss's gradient (B, Q, d) with respect to z."""
@@ -40,7 +44,8 @@ class EncoderPass:
         gradients = distributed.average_differentiably(local)
         names = [name for name, _ in self.encoder.named_parameters()]
         there = {n: p - step * g for n, p, g in zip(names, self.parameters, gradients, strict=True)}
-        z: Tensor = torch.func.functional_call(self.encoder, there, (self.x,))
+        with sdpa_kernel(SDPBackend.MATH):
+            z: Tensor = torch.func.functional_call(self.encoder, there, (self.x,))
         return z
 
 

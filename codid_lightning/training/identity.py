@@ -36,7 +36,10 @@ _LEFT_OUT = {
 }  # fmt: skip
 _UNRELATED = {key for keys in _LEFT_OUT.values() for key in keys}
 # Keys that earlier versions did not have, and that change nothing if they are null.
-_OFF_IF_NULL = ("data.init_args.global_batch_size", "data.init_args.partition")
+_OFF_IF_NULL = (
+    "data.init_args.global_batch_size", "data.init_args.partition", "data.init_args.augment",
+    "model.init_args.weights", "model.init_args.freeze",
+)  # fmt: skip
 # Of `trainer.callbacks` and `trainer.plugins`, classes of these packages that observe, write files or find ranks are
 # left out. All others count, also unknown ones of users.
 _KNOWN_PACKAGES = ("codid_lightning", "lightning")

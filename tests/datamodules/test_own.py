@@ -11,6 +11,7 @@ from PIL import Image
 
 from codid_lightning.cli.main import main
 from datamodules import DataError, OwnArrays, OwnImages
+from datamodules.images import crop_and_flip
 
 N = 120
 NAMES = ["shape", "color"]
@@ -375,7 +376,10 @@ def test_empty_labels_are_refused_by_row(tmp_path):
         ({"attributes": ["shape", "taste"]}, r"data\.attributes is taste; .*table\.csv has color"),
         ({"mode": "taste"}, r"data\.mode is taste; .* has color"),
         ({"protocol": "leave_one_group_out", "group": None}, r"data\.group is None"),
-        ({"protocol": "split_column", "split": "kind"}, r"column kind of .*table\.csv holds 0, 1, 2; expected train"),
+        (
+            {"protocol": "split_column", "split": "person"},
+            r"column person of .*table\.csv holds a, b, c, d, e, f; expected train",
+        ),
         ({"protocol": "leave_one_group_out", "folds": 7, "test_group": 0}, r"6 values, which cannot make 7 groups"),
         ({"protocol": "leave_one_group_out", "folds": 1, "test_group": 0}, r"cannot make 1 groups"),
         ({"protocol": "leave_one_group_out", "test_group": 6}, r"data\.test_group is 6; there are groups 0 to 5"),
@@ -550,8 +554,8 @@ def test_labelled_rows_are_tested_also_with_values_never_seen(trained, tmp_path,
     arguments += ["--data.protocol=predict", "--trainer.enable_progress_bar=false"]
     assert main(["test", *arguments]) == 0
     shown = capsys.readouterr().out
-    assert "shape acc" in shown
-    assert "color acc" not in shown
+    assert ["test", "shape"] in [line.split()[:2] for line in shown.splitlines()]
+    assert "color" not in shown
     new.drop(columns="shape").to_csv(tmp_path / "new.csv", index=False)
     assert main(["test", *arguments]) == 1
     assert "use `codid predict`" in capsys.readouterr().err
@@ -588,3 +592,51 @@ def test_no_warning_about_a_plain_table(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         built(tmp_path)
+
+
+def test_random_parts_of_images_are_those_of_their_boxes():
+    """Pictures of their own coordinates: a resized part shows coordinates that are linear in its rows and columns."""
+    size, n = 64, 300
+    middle = (torch.arange(size) + 0.5) / size
+    picture = torch.stack([middle[None, :].expand(size, size), middle[:, None].expand(size, size)])
+    x = crop_and_flip(picture.expand(n, -1, -1, -1), torch.Generator().manual_seed(0))
+    inner = x[:, :, 8:-8, 8:-8]  # borders repeat the picture's outermost half pixel
+    columns, rows = inner[:, 0].mean(1), inner[:, 1].mean(2)
+    for lines, channel in ((columns, inner[:, 0]), (rows, inner[:, 1].transpose(1, 2))):
+        assert torch.allclose(channel, lines[:, None].expand_as(channel), atol=1e-5)
+        steps = lines.diff(dim=1)
+        assert torch.allclose(steps, steps[:, :1].expand_as(steps), atol=1e-4)
+    width, height = columns.diff(dim=1).mean(1) * size, rows.diff(dim=1).mean(1) * size
+    mirrored = width < 0
+    assert 0.4 < mirrored.float().mean() < 0.6
+    assert (height > 0).all()
+    area, ratio = width.abs() * height, width.abs() / height
+    assert (area.min() > 0.66, area.max() <= 1.0001) == (True, True)
+    assert (ratio.min() > 0.74, ratio.max() < 1.34) == (True, True)
+    assert area.std() > 0.05
+    assert torch.equal(x, crop_and_flip(picture.expand(n, -1, -1, -1), torch.Generator().manual_seed(0)))
+
+
+def test_metadata_in_the_layout_of_wilds(tmp_path):
+    """The columns and numbers of Waterbirds' metadata.csv; a few pictures in its folders."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for number in range(60):
+        name = f"{number // 20:03d}.Bird/Bird_{number}.jpg"
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(tmp_path / name)
+        y, place = number % 2, int(rng.integers(2))
+        rows.append({"img_id": number, "img_filename": name, "y": y, "split": number % 3, "place": place})
+    table = pd.DataFrame(rows)
+    table.to_csv(tmp_path / "metadata.csv", index=False)
+    arguments = {"path": "img_filename", "protocol": "split_column", "split": "split", "image_size": 16}
+    data = OwnImages(root=str(tmp_path), attributes=["y", "place"], **arguments)
+    data.setup()
+    assert data.test_names == ("test",)
+    for number, name in enumerate(("train", "val", "test")):
+        part = table[table["split"] == number]
+        assert data.datasets[name].rows.tolist() == part.index.tolist()
+        assert data.datasets[name].a.tolist() == part[["y", "place"]].to_numpy().tolist()
+    table.assign(split=table["split"] + 1).to_csv(tmp_path / "metadata.csv", index=False)
+    with pytest.raises(DataError, match="holds 1, 2, 3; expected train"):
+        OwnImages(root=str(tmp_path), attributes=["y", "place"], **arguments)

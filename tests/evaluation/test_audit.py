@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy.stats import binomtest, chi2_contingency, fisher_exact
+from torch.nn.functional import one_hot
 
 from codid_lightning.analysis.audit import associations, audit, cells, largest_fall
 from codid_lightning.analysis.evaluation import Encoded, LoadedRun
@@ -144,7 +145,7 @@ class TestCells:
             z = torch.stack([part.x, part.x], 1)
             wrong = (part.mode[:, 0] == 3) & (part.a[:, 1] == 1)
             predicted = torch.stack([torch.where(wrong, 1 - part.a[:, 0], part.a[:, 0]), part.a[:, 1]], 1)
-            encoded.append(Encoded(z, part.a, part.mode, predicted))
+            encoded.append(Encoded(z, part.a, part.mode, one_hot(predicted).float()))
         labels = encoded[0].a[:, 0] * 16 + encoded[0].mode[:, 0] % 2
         z1 = encoded[0].z[:, 0].clone()
         z1[:, 2:] = 0
@@ -225,7 +226,8 @@ class TestFalseAlarms:
     @staticmethod
     def encoded(z, a1, a2, right):
         a = torch.stack([a1, a2.long()], 1)
-        return Encoded(z[:, None].expand(-1, 2, -1), a, -a, torch.stack([torch.where(right, a1, 1 - a1), a[:, 1]], 1))
+        predicted = torch.stack([torch.where(right, a1, 1 - a1), a[:, 1]], 1)
+        return Encoded(z[:, None].expand(-1, 2, -1), a, -a, one_hot(predicted).float())
 
 
 class TestFalls:
@@ -284,7 +286,7 @@ def test_modes_of_a_method_without_any_are_searched_for():
     run = planted_run(0.8)
     train = run.data.datasets["train"]
     z = run.model(train.x).detach()
-    found = discover(run.model, Encoded(z, train.a, train.mode, train.a))
+    found = discover(run.model, Encoded(z, train.a, train.mode, one_hot(train.a).float()))
     assert len(found.ids) == 4
     truth = train.mode[:, 0]
     assert all(len(truth[found.labels == mode].unique()) == 1 for mode in found.ids)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score
+from torch.nn.functional import one_hot
 
 from codid_lightning import metrics
 from codid_lightning.analysis.evaluation import (
@@ -56,8 +57,8 @@ class TestCommand:
 
     def test_agrees_with_what_training_measured(self, before_and_after):
         before, scores = (found["metrics"] for found in before_and_after)
-        shared = [name for name in before if name.startswith("test") and name.split("/")[-1] in ("acc", "f1")]
-        assert len(shared) == 12
+        shared = [name for name in before if name.startswith("test")]
+        assert len(shared) == 3 * (2 * len(("acc", "f1", "class_balanced_acc", "auroc", "ece")) + 2)
         assert {name: scores[name] for name in shared} == pytest.approx({name: before[name] for name in shared})
         assert scores["modes/acc"] == pytest.approx(before["modes/acc"])
 
@@ -88,13 +89,13 @@ class TestPlanted:
         generator = torch.Generator().manual_seed(7)
         mode = torch.randperm(self.n, generator=generator) % 6
         a1, a2 = mode // 3, torch.randint(2, (self.n,), generator=generator)
-        z1 = torch.nn.functional.one_hot(mode, 6) + 0.05 * torch.randn(self.n, 6, generator=generator)
-        z2 = torch.nn.functional.one_hot(a2, 6) + 0.05 * torch.randn(self.n, 6, generator=generator)
+        z1 = one_hot(mode, 6) + 0.05 * torch.randn(self.n, 6, generator=generator)
+        z2 = one_hot(a2, 6) + 0.05 * torch.randn(self.n, 6, generator=generator)
         wrong = (mode == 4) & (a2 == 1)
         predicted = torch.stack([torch.where(wrong, 1 - a1, a1), a2], 1)
         unknown = torch.full_like(mode, -1)
         labels, modes = torch.stack([a1, a2], 1), torch.stack([mode, unknown], 1)
-        return Encoded(torch.stack([z1, z2], 1), labels, modes, predicted), wrong
+        return Encoded(torch.stack([z1, z2], 1), labels, modes, one_hot(predicted, 2).float()), wrong
 
     def test_prediction(self, encoded):
         test, wrong = encoded
@@ -107,6 +108,9 @@ class TestPlanted:
         assert scores["test2/worst_mode_acc"] == 0
         cell = (test.a == torch.tensor([1, 1])).all(1)
         assert scores["test2/worst_group_acc"] == pytest.approx(right[cell].mean().item())
+        assert "test2/adjusted_acc" not in scores  # without training samples
+        alike = prediction_scores("test2", test, Toy(), test.a)
+        assert alike["test2/adjusted_acc"] == pytest.approx(scores["test2/acc"])
 
     def test_leakage_and_disentanglement(self, encoded):
         test, _ = encoded
@@ -119,7 +123,7 @@ class TestPlanted:
         assert scores["disentanglement/mi"] < 0.02
         assert scores["disentanglement/mi_knn"] < 0.1
         assert max(scores["disentanglement/dci_i"], scores["disentanglement/dci_i_a2"]) < 0.03
-        swapped = [Encoded(part.z.flip(1), part.a, part.mode, part.predicted) for part in (train, test)]
+        swapped = [Encoded(part.z.flip(1), part.a, part.mode, part.logits) for part in (train, test)]
         entangled = disentanglement_scores(*swapped, (0, 1))
         assert entangled["disentanglement/mi"] > 0.97
         assert entangled["disentanglement/dci_i"] == pytest.approx(0.5, abs=0.1)

@@ -56,6 +56,14 @@ def test_a_metric_that_was_left_out_is_found(copy):
     assert codid("verify", copy) == 1
 
 
+def test_metrics_that_an_earlier_version_did_not_compute_are_named(copy, capsys):
+    metrics = runs.read_result(copy)["metrics"]
+    later = {name for name in metrics if name.startswith("test") and name.split("/")[-1] not in ("acc", "f1")}
+    change(copy, metrics={name: value for name, value in metrics.items() if name not in later})
+    assert codid("verify", copy) == 0
+    assert f"{len(later)} metrics are not in the result" in capsys.readouterr().out
+
+
 def test_another_checkpoint_is_found(copy):
     path = copy / "checkpoints" / "last.ckpt"
     state = torch.load(path, weights_only=True)

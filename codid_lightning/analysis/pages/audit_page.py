@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from codid_lightning.analysis.audit import GAP, LEVEL, Association, Audit, AuditCell, Finding
-from codid_lightning.analysis.evaluation import MIN_GROUP_SIZE, LoadedRun
+from codid_lightning.analysis.evaluation import LoadedRun
 from codid_lightning.analysis.pages.exemplars import exemplars
 from codid_lightning.analysis.pages.page import PageCell, PageTable, Picture, render, row
 from codid_lightning.analysis.pages.verdict import Names, p_text, verdict
+from codid_lightning.metrics.groups import MIN_GROUP_SIZE
 from datamodules.base import AttributeDataModule
 
 EXEMPLARS = 8  # samples shown per mode

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from codid_lightning.analysis.pages.page import Picture, render
+from codid_lightning.analysis.tables.cells import Table
 from codid_lightning.analysis.tables.render import MISSING, TICKS, cell_text, gain_text, headings, label, legend
-from codid_lightning.analysis.tables.tables import Table
 
 
 def report_page(tables: Sequence[Table], pictures: Sequence[Picture], complaints: Sequence[str]) -> str:

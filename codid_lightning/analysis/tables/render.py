@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
 from rich.console import Console
@@ -11,14 +11,24 @@ from rich.markup import escape as escape_rich
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from codid_lightning.analysis.comparison import MIN_PAIRS
+from codid_lightning.analysis.tables.cells import Gain, Table, TableCell, interval
+from codid_lightning.analysis.tables.scores import Score
 from codid_lightning.analysis.tables.specs import Column
-from codid_lightning.analysis.tables.tables import Gain, Table, TableCell
 
-LEGEND = (
-    "First line: mean ±std over seeds, number of seeds in brackets ([2 of 3]: one seed has no finite value or not all "
-    "groups); second line: the paper. The best is bold, the runner-up underlined. * CoDID is better by a paired t-test "
-    "at 95 %. † Some held-out groups are missing. Needs: what a method must know besides a1 of training samples: a2 "
-    "of training samples, val. a2 of validation samples, or true modes. – No run, or no finite value."
+SPREAD = "mean ±std over seeds"
+INTERVAL = f"mean (95 % bootstrap interval over seeds or groups; ±std for fewer than {MIN_PAIRS} of them)"
+BEFORE = (
+    "First line: {spread}, number of seeds in brackets ([2 of 3]: one seed has no finite value or not all "
+    "groups); second line: the paper. The best is bold, the runner-up underlined."
+)
+TESTED = (
+    "* Differs from {reference}: two-sided paired t-test over seeds, or over held-out groups where there are more, "
+    f"significant at 5 % after Holm's correction over the table; fewer than {MIN_PAIRS} pairs are not tested."
+)
+AFTER = (
+    "† Some held-out groups are missing. Needs: what a method must know besides a1 of training samples: a2 of training "
+    "samples, val. a2 of validation samples, or true modes. – No run, or no finite value."
 )
 ORIGINS = "‡ Some runs are of other code than most on the data set. § Some are of other data."
 MISSING = "–"
@@ -87,20 +97,37 @@ def cell_text(cell: TableCell) -> CellText:
     if cell.ours is None:
         return CellText(None, paper=paper)
     ours = cell.ours
-    marks = "*" * cell.beaten + "†" * ours.partial + "‡" * ours.other_code + "§" * ours.other_data
-    left_out = f" of {cell.ours.all_seeds}" if cell.ours.all_seeds > cell.ours.seeds else ""
-    rest = f"{_spread(cell.column, cell.ours.std)}{marks} [{cell.ours.seeds}{left_out}]"
-    return CellText(cell.column.text(cell.ours.mean), cell.rank, rest, paper)
+    differs = cell.comparison is not None and cell.comparison.differs
+    marks = "*" * differs + "†" * ours.partial + "‡" * ours.other_code + "§" * ours.other_data
+    left_out = f" of {ours.all_seeds}" if ours.all_seeds > ours.seeds else ""
+    rest = f"{_range(cell)}{marks} [{ours.seeds}{left_out}]"
+    return CellText(cell.column.text(ours.mean), cell.rank, rest, paper)
+
+
+def _range(cell: TableCell) -> str:
+    """The interval of a cell, or else its standard deviation."""
+    if cell.interval is None:
+        return _spread(cell.column, cell.ours.std if cell.ours else None)
+    low, high = map(cell.column.text, cell.interval)
+    return f" ({low} to {high})"
 
 
 def legend(tables: Iterable[Table]) -> str:
     """What the marks of these tables mean."""
+    tables = list(tables)
     scores = [cell.ours for table in tables for row in table.rows for cell in row.cells if cell.ours]
-    return f"{LEGEND} {ORIGINS}" if any(s.other_code or s.other_data for s in scores) else LEGEND
+    references = [table.reference for table in tables if table.reference]
+    parts = [
+        BEFORE.format(spread=INTERVAL if any(table.intervals for table in tables) else SPREAD),
+        *(TESTED.format(reference=reference) for reference in references[:1]),
+        AFTER,
+        *([ORIGINS] if any(s.other_code or s.other_data for s in scores) else []),
+    ]
+    return " ".join(parts)
 
 
 def gain_text(gain: Gain) -> CellText:
-    """What a table shows for CoDID's improvement in one column."""
+    """What a table shows for the reference's improvement in one column."""
     ours, paper = (None if v is None else gain.column.text(v, signed=True) for v in (gain.ours, gain.paper))
     return CellText(ours, paper=paper or "")
 
@@ -176,7 +203,7 @@ def _with_choices_in_words(line: Line, table: Table) -> Line:
 
 
 def _parts(table: Table, titles: list[str], rows: list[Line], width: int) -> list[slice]:
-    """Slices of columns that fit into `width` characters; columns with one heading stay together."""
+    """Slices of columns that fit into `width` characters; columns with one heading stay together where they fit."""
 
     def span(texts: Iterable[str]) -> int:
         return 3 + max(len(part) for text in texts for part in Text.from_markup(text).plain.split("\n"))
@@ -187,12 +214,19 @@ def _parts(table: Table, titles: list[str], rows: list[Line], width: int) -> lis
         for i, title in enumerate(titles)
     ]
     parts = [slice(0, 0)]
-    for _, size in headings(table):
+
+    def add(size: int) -> None:
         start, end = parts[-1].start, parts[-1].stop + size
         if parts[-1].stop > start and lead + sum(widths[start:end]) > width:
             parts.append(slice(parts[-1].stop, end))
         else:
             parts[-1] = slice(start, end)
+
+    for _, size in headings(table):
+        end = parts[-1].stop + size
+        fits = lead + sum(widths[parts[-1].stop : end]) <= width
+        for columns in [size] if fits else [1] * size:
+            add(columns)
     return parts
 
 
@@ -217,6 +251,8 @@ def to_latex(tables: Iterable[Table]) -> str:
 def _latex_table(table: Table) -> str:
     lead = 2 + len(table.design)
     above = " & ".join([*[""] * lead, *(rf"\multicolumn{{{n}}}{{c}}{{{escape_latex(h)}}}" for h, n in headings(table))])
+    ends = list(accumulate((n for _, n in headings(table)), initial=lead))
+    rules = " ".join(rf"\cmidrule(lr){{{first + 1}-{last}}}" for first, last in pairwise(ends))
     below = " & ".join(
         ["Method", "Needs", *map(escape_latex, table.design), *(escape_latex(label(c)) for c in table.columns)]
     )
@@ -233,7 +269,7 @@ def _latex_table(table: Table) -> str:
             r"\resizebox{\textwidth}{!}{%",
             rf"\begin{{tabular}}{{ll{'c' * len(table.design)}{'r' * len(table.columns)}}}",
             r"\toprule",
-            *(above + r" \\", below + r" \\"),
+            *(above + r" \\", rules, below + r" \\"),
             r"\midrule",
             *rows,
             r"\bottomrule",
@@ -244,23 +280,21 @@ def _latex_table(table: Table) -> str:
     )
 
 
-def _flags(cell: TableCell) -> tuple[bool, ...]:
-    ours = cell.ours
-    return (ours.partial, cell.beaten, ours.other_code, ours.other_data) if ours else ()
-
-
 def to_csv(tables: Iterable[Table]) -> str:
     """CSV with one line per cell and unrounded numbers."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    key_names, flag_names = ("table", "method", "dataset", "metric"), ("partial", "beaten", "other_code", "other_data")
-    score_names = ("mean", "std", "seeds", "all_seeds")
-    writer.writerow([*key_names, *score_names, *flag_names, "paper_mean", "paper_std"])
+    key_names, flag_names = ("table", "method", "dataset", "metric"), ("partial", "other_code", "other_data")
+    score_names, test_names = ("mean", "std", "seeds", "all_seeds"), ("pairs", "p_value")
+    intervals = ("low", "high")
+    writer.writerow([*key_names, *score_names, *intervals, *test_names, *flag_names, "paper_mean", "paper_std"])
     for table in tables:
         for row in table.rows:
             for cell in row.cells:
                 ours = [getattr(cell.ours, name, None) for name in score_names]
-                flags = map(int, _flags(cell)) if cell.ours else [""] * len(flag_names)
+                ends = (interval(cell.ours) if isinstance(cell.ours, Score) else cell.interval) or (None, None)
+                test = [getattr(cell.comparison, name, None) for name in test_names]
+                flags = [int(getattr(cell.ours, name)) if cell.ours else "" for name in flag_names]
                 key = (table.name, row.method, cell.column.dataset, cell.column.metric)
-                writer.writerow([*key, *ours, *flags, *(cell.paper or (None, None))])
+                writer.writerow([*key, *ours, *ends, *test, *flags, *(cell.paper or (None, None))])
     return out.getvalue()

@@ -1,11 +1,14 @@
 """Reading the results of runs and averaging them over seeds and held-out groups."""
 
+from __future__ import annotations
+
 import json
 import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +50,30 @@ class Run:
 
 @dataclass(frozen=True)
 class Score:
-    """One metric of one method on one data set: a value per seed, averaged over held-out groups."""
+    """One metric of one method on one data set: a value per seed and held-out group (None: no groups)."""
 
-    by_seed: Mapping[int, float]
+    values: Mapping[tuple[int, int | None], float]
     partial: bool = False  # whether no seed has all held-out groups
     all_seeds: int = 0  # seeds that were run; those without a finite value, or without all groups, are left out
     other_code: bool = False  # whether some of its runs are of other code than most
     other_data: bool = False  # whether some of its runs are of other data than most
+
+    @cached_property
+    def by_seed(self) -> dict[int, float]:
+        """A value per seed, the mean over held-out groups."""
+        return _means((seed, value) for (seed, _), value in self.values.items())
+
+    @cached_property
+    def repetitions(self) -> dict[int, float]:
+        """What tests pair and intervals draw: values of seeds, or of held-out groups where there are more."""
+        by_group = _means((group, value) for (_, group), value in self.values.items() if group is not None)
+        return by_group if len(by_group) > len(self.by_seed) else self.by_seed
+
+    def pairs(self, other: Score) -> list[tuple[float, float]]:
+        """The repetitions of the runs that both have."""
+        shared = self.values.keys() & other.values.keys()
+        own, others = (Score({run: score.values[run] for run in shared}).repetitions for score in (self, other))
+        return [(own[name], others[name]) for name in sorted(own)]
 
     @property
     def mean(self) -> float:
@@ -69,6 +89,14 @@ class Score:
     def seeds(self) -> int:
         """Number of seeds that the mean covers."""
         return len(self.by_seed)
+
+
+def _means(values: Iterable[tuple[int, float]]) -> dict[int, float]:
+    """The mean of the values under each key."""
+    found: dict[int, list[float]] = {}
+    for key, value in values:
+        found.setdefault(key, []).append(value)
+    return {key: statistics.fmean(of_key) for key, of_key in found.items()}
 
 
 def load_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
@@ -172,6 +200,11 @@ def titles(runs: Iterable[Run]) -> dict[str, str]:
     return unique_titles({run.method: run.title for run in runs})
 
 
+def recorded_needs(runs: Iterable[Run]) -> dict[str, Sequence[str] | None]:
+    """What each method of the runs must know, as their configs say; None where they say nothing."""
+    return {run.method: run.config.get("needs") for run in runs}
+
+
 def score(runs: Iterable[Run], dataset: str, method: str, metric: str) -> Score | None:
     """The metric per seed; where the data set has held-out groups, the mean over them.
 
@@ -188,7 +221,7 @@ def score(runs: Iterable[Run], dataset: str, method: str, metric: str) -> Score 
         return None
     complete = {seed: by_group for seed, by_group in values.items() if set(by_group) == groups}
     chosen = complete or values
-    by_seed = {seed: statistics.fmean(chosen[seed].values()) for seed in sorted(chosen)}
+    kept = {(seed, group): value for seed in sorted(chosen) for group, value in chosen[seed].items()}
     own = [run for run in here if run.method == method]
     marks = {name: any(getattr(run, name) for run in own) for name in ("other_code", "other_data")}
-    return Score(by_seed, partial=not complete, all_seeds=len({run.seed for run in own}), **marks)
+    return Score(kept, partial=not complete, all_seeds=len({run.seed for run in own}), **marks)

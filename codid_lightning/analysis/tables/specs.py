@@ -21,6 +21,18 @@ IMAGES = ("cmnist", "cfashion_mnist", "canine_bg")
 SERIES = ("uci_har", "realworld", "hhar", "mfd")
 TESTS = {"test1": "Test 1 (correlated)", "test2": "Test 2 (uncorrelated)", "test3": "Test 3 (anticorrelated)"}
 
+# Scores of a test that tables show; those after the first two, where runs have them.
+PREDICTION: dict[str, tuple[str, Literal["high", "low"]]] = {
+    "acc": ("Acc.", "high"),
+    "f1": ("Mac. F1", "high"),
+    "worst_group_acc": ("Worst gr.", "high"),
+    "class_balanced_acc": ("Bal. acc.", "high"),
+    "adjusted_acc": ("Adj. avg.", "high"),
+    "auroc": ("AUROC", "high"),
+    "ece": ("ECE", "low"),
+}
+USUAL = ("acc", "f1")
+
 DESIGN = ("L_mp", "L_d", "IC", "IN", "L_wd", "L_sc", "PR")  # the ablation table's design choices
 CHOICES = {
     "base": "-------",
@@ -79,17 +91,44 @@ class TableSpec:
     needs: tuple[str, ...] = ()
 
 
-def table_specs(runs: Sequence[Run], shown: Collection[str]) -> list[TableSpec]:
+def table_specs(
+    runs: Sequence[Run], shown: Collection[str], metrics: Sequence[str] | None = None, reference: str = OURS
+) -> list[TableSpec]:
     """All tables of the paper, with a row or column for every further method or data set of the runs.
 
     Args:
         runs: The runs to fill the tables with.
         shown: Data sets to show.
+        metrics: Scores of a test to show, of `PREDICTION`; default: all that runs on the data set have.
+        reference: A method that is in every table with a number of it.
     """
-    specs = _paper_specs(runs)
-    listed = {method for spec in specs for method in spec.methods}
+    specs = _paper_specs(runs, metrics)
+    listed = {method for spec in specs for method in spec.methods} - {reference}
     here = [run for run in runs if run.dataset in shown]
     return [_with_other_methods(spec, listed, here) for spec in specs]
+
+
+def accuracy_columns(
+    runs: Sequence[Run], datasets: Collection[str], metrics: Sequence[str] | None = None
+) -> tuple[Column, ...]:
+    """The scores of each data set on its test set, of three on the most shifted one."""
+    three_tests, one_test = _datasets(runs)
+    hardest = {**dict.fromkeys(three_tests, "test3"), **dict.fromkeys(one_test, "test")}
+    return tuple(
+        column
+        for dataset, test in hardest.items()
+        if dataset in datasets
+        for column in _prediction(dataset, test, dataset_title(dataset), _shown_metrics(runs, dataset, metrics))
+    )
+
+
+def _shown_metrics(runs: Sequence[Run], dataset: str, chosen: Sequence[str] | None) -> tuple[str, ...]:
+    """The chosen scores, or accuracy, F1 and what else a run on the data set has."""
+    if chosen is not None:
+        return tuple(chosen)
+    tested = {name for run in runs if run.dataset == dataset for name in run.metrics if name.startswith("test")}
+    there = {name.split("/")[1] for name in tested if name.count("/") == 1}
+    return tuple(name for name in PREDICTION if name in USUAL or name in there)
 
 
 def _with_other_methods(spec: TableSpec, listed: Collection[str], runs: Sequence[Run]) -> TableSpec:
@@ -101,23 +140,23 @@ def _with_other_methods(spec: TableSpec, listed: Collection[str], runs: Sequence
     return replace(spec, methods=(*spec.methods[:ours], *sorted(others), *spec.methods[ours:]))
 
 
-def _paper_specs(runs: Sequence[Run]) -> list[TableSpec]:
+def _paper_specs(runs: Sequence[Run], metrics: Sequence[str] | None) -> list[TableSpec]:
     """The paper's tables, their columns widened by the data sets of the runs, and a table of our own methods."""
     three_tests, one_test = _datasets(runs)
     every = (*three_tests, *one_test)
-    hardest = {d: "test3" if d in three_tests else "test" for d in every}
-    accuracy = tuple(column for d in every for column in _prediction(d, hardest[d], dataset_title(d)))
+    accuracy = accuracy_columns(runs, every, metrics)
+    of = {d: _shown_metrics(runs, d, metrics) for d in every}
     clusters = tuple(column for d in three_tests for column in _clustering(d))
     counts = tuple(Column(d, "modes/count", dataset_title(d), "clusters", 1, 1, None) for d in every)
     factors = tuple(column for d in three_tests for column in _disentanglement(d))
-    beyond = tuple(column for d in every for column in _beyond(d, d in three_tests))
+    beyond = tuple(column for d in every for column in _beyond(d, d in three_tests, of[d]))
     separable, ours = tuple(b for b in BASELINES if b not in INVARIANT), extensions()
     variants = (*VARIANTS, OURS)  # the ablation with BASE alone would compare nothing
     comparison, ablation = "Comparison with baselines", "Comparison with variants"
     return [
         TableSpec("baselines", comparison, (*BASELINES, OURS), accuracy, gain=True, paper_only=True),
         TableSpec("ablation", ablation, tuple(CHOICES), accuracy, design=DESIGN, paper_only=True, needs=variants),
-        *(_all_tests(d) for d in three_tests),
+        *(_all_tests(d, of[d]) for d in three_tests),
         TableSpec("clustering", "Discovered modes against true modes", (*CLUSTERING, OURS), clusters),
         TableSpec("counts", "Number of clusters", (TRUTH, *CLUSTERING, OURS), counts),
         TableSpec("disentanglement", "Disentanglement", (*separable, OURS), factors),
@@ -136,20 +175,25 @@ def _datasets(runs: Sequence[Run]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return three_tests, (*SERIES, *(d for d in ordered if d not in (*three_tests, *SERIES)))
 
 
-def _all_tests(dataset: str) -> TableSpec:
-    columns = tuple(column for test, title in TESTS.items() for column in _prediction(dataset, test, title))
+def _all_tests(dataset: str, metrics: Sequence[str]) -> TableSpec:
+    columns = tuple(column for test, title in TESTS.items() for column in _prediction(dataset, test, title, metrics))
     title = f"All test sets of {dataset_title(dataset)}"
     return TableSpec(f"full_{dataset}", title, (*BASELINES, OURS), columns, gain=True, paper_only=True)
 
 
-def _prediction(dataset: str, test: str, heading: str) -> tuple[Column, Column]:
-    return Column(dataset, f"{test}/acc", heading, "Acc."), Column(dataset, f"{test}/f1", heading, "Mac. F1")
+def _prediction(dataset: str, test: str, heading: str, metrics: Sequence[str]) -> tuple[Column, ...]:
+    shown = {metric: PREDICTION[metric] for metric in metrics}
+    return tuple(Column(dataset, f"{test}/{m}", heading, label, better=better) for m, (label, better) in shown.items())
 
 
-def _beyond(dataset: str, shifted: bool) -> tuple[Column, ...]:
+def _beyond(dataset: str, shifted: bool, metrics: Sequence[str]) -> tuple[Column, ...]:
     heading = dataset_title(dataset)
-    tests = {f"test{i}/acc": f"Test {i}" for i in (1, 2, 3)} if shifted else {"test/acc": "Test"}
-    accuracies = (Column(dataset, metric, heading, label) for metric, label in tests.items())
+    tests = {f"test{i}": f"Test {i}" for i in (1, 2, 3)} if shifted else {"test": "Test"}
+    accuracies = (
+        replace(column, label=title if column.label == PREDICTION["acc"][0] else f"{title} {column.label}")
+        for test, title in tests.items()
+        for column in _prediction(dataset, test, heading, metrics)
+    )
     worst = Column(dataset, "val/worst_acc", heading, "Val. worst")
     modes = (Column(dataset, "modes/nmi_given_a2", heading, "NMI(c;m|a2)", 1, 3),) if shifted else ()
     return (*accuracies, worst, *modes, Column(dataset, "gate/accepted", heading, "gate", 1, 1, None))

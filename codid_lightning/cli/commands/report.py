@@ -4,15 +4,17 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 
+from codid_lightning.analysis.figures.ranks import average_ranks
 from codid_lightning.analysis.figures.results import FigureError, complexity, learning_curves, robustness, sensitivity
 from codid_lightning.analysis.pages.page import Picture, saved_pictures, to_picture
 from codid_lightning.analysis.pages.report_page import report_page
 from codid_lightning.analysis.tables import Run, build_tables, load_runs, marked, not_shown, one_setting_each
-from codid_lightning.analysis.tables.names import dataset_title
+from codid_lightning.analysis.tables.names import OURS, dataset_title
 from codid_lightning.analysis.tables.render import to_csv, to_latex, to_markdown, to_terminal
 from codid_lightning.cli.arguments import report_parser
 from codid_lightning.training.runs import read_result, write_output
@@ -31,7 +33,13 @@ def main(args: list[str]) -> int:
     runs, complaints = load_runs(options.runs)
     kept, set_aside = one_setting_each(runs)
     kept, origins = marked(kept)
-    tables = build_tables(kept, options.datasets)
+    methods = sorted({run.method for run in kept})
+    if options.reference is not None and options.reference not in methods:
+        print(f"codid report: --reference is {options.reference}; runs are of {', '.join(methods)}", file=sys.stderr)
+        return 2
+    reference = options.reference or OURS
+    choices = {"metrics": options.metrics, "reference": reference, "intervals": options.intervals}
+    tables = build_tables(kept, options.datasets, **choices)
     shown = [run for run in kept if options.datasets is None or run.dataset in options.datasets]
     complaints += [*set_aside, *origins, *not_shown(shown, tables)]
     for complaint in complaints:
@@ -78,6 +86,8 @@ def _pictures(runs: Sequence[Run]) -> list[Picture]:
                 pictures.append(to_picture(f"{dataset_title(dataset)}: {caption}", draw(directories)))
             except FigureError:  # the runs do not have what it needs
                 continue
+    with suppress(FigureError):  # fewer than two data sets
+        pictures.append(to_picture("Average ranks over data sets", average_ranks([run.directory for run in runs])))
     named = [(" ".join(_words(run)), run.directory) for run in runs]
     return pictures + saved_pictures(named)
 

@@ -26,10 +26,10 @@ def main(args: list[str]) -> int:
     for what, (before, _) in found.checksums.items():
         if before is None:
             print(f"There is no checksum of the {what} to compare with.", file=sys.stderr)
-    wrong = len(different)
-    print(
-        f"{len(found.metrics) - wrong} of {len(found.metrics)} test metrics are confirmed by {found.checkpoint.name}."
-    )
+    known = sum(metric.known for metric in found.metrics)
+    print(f"{known - len(different)} of {known} test metrics are confirmed by {found.checkpoint.name}.")
+    if known < len(found.metrics):
+        print(f"{len(found.metrics) - known} metrics are not in the result: it is of an earlier version.")
     if found.others:
         print(f"{found.others} other metrics of the result are not of a test: training, validation, codid evaluate.")
     return int(bool(different or {*changed} & {"data", "config"}))
@@ -49,6 +49,6 @@ def _table(found: Verification, tolerance: float) -> Table:
     table = Table("metric", "result.json", "checkpoint", "")
     for metric in found.metrics:
         recorded = "-" if metric.recorded is None else f"{metric.recorded:.6f}"
-        verdict = "equal" if metric.equal(tolerance) else "differs"
+        verdict = "new" if not metric.known else "equal" if metric.equal(tolerance) else "differs"
         table.add_row(metric.name, recorded, f"{metric.recomputed:.6f}", verdict)
     return table

@@ -65,6 +65,7 @@ class CoDID(DisentanglementModule):
         test_names: Names of the test sets; linked from the data.
         test_attributes: Attributes whose test values occur in training; linked from the data.
         backbone: Encoder and decoder of the paper's architecture table; `auto` takes those that fit the input's shape.
+            A name of torchvision or `timm/NAME` takes that network; `features`, a linear layer on trained features.
         latent_dim: Dimensions d of each representation.
         lr: Learning rate of encoder, predictors, decoder and subclustering net.
         reconstruction: Weight of the reconstruction loss (lambda_re).
@@ -82,6 +83,9 @@ class CoDID(DisentanglementModule):
         pi: What `PriorInLogits` assumes about the place of use: `uniform`, no correlation of modes with the other
             attributes; `train`, that of training; or a number between and beyond, with 0, 1 and -1 for none, training's
             and the reverse. `adapt` estimates it from unlabelled samples.
+        weights: What a network for images starts from: `default`, the weights that torchvision or timm offer; a file
+            with a state dict; or null. The inputs are then normalised as the weights expect.
+        freeze: Keep these weights, and train a linear layer on the features.
     """
 
     part_names: ClassVar[tuple[str, ...]] = ("discovery", "mode_loss", "alignment", "splits", "decoding")
@@ -106,9 +110,12 @@ class CoDID(DisentanglementModule):
         splits: LearnedSplits | None = LearnedSplits(),  # noqa: B008
         decoding: DecodedSamples | HarmonisedSamples | ContentPart | None = None,
         pi: Literal["uniform", "train"] | float = "uniform",
+        weights: str | None = None,
+        freeze: bool | None = None,
     ) -> None:
         facts = (input_shape, attribute_sizes, test_names, test_attributes)
-        super().__init__(*facts, backbone, latent_dim, lr, reconstruction, decay_from=decay_from)
+        plain = (backbone, latent_dim, lr, reconstruction)
+        super().__init__(*facts, *plain, decay_from=decay_from, weights=weights, freeze=freeze)
         self.max_clusters = max_clusters
         self.discovery = copy.deepcopy(discovery)
         self.mode_loss, self.alignment, self.splits, self.decoding = mode_loss, alignment, splits, decoding
