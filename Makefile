@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test docs compat package install audit constraints clean
+.PHONY: demo test docs compat packages install audit constraints clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -27,7 +27,7 @@ docs: install  ## the documentation site, in build/site; a warning is an error
 compat: install  ## the fast tests with the oldest and newest dependencies, for each installed Python
 	$(RUN) -m benchmarks.compat --workers $(WORKERS)
 
-package: install  ## wheel and source distribution, each installed into an empty environment and tested
+packages: install  ## wheel and source distribution, each installed into an empty environment and tested
 	$(RUN) -m benchmarks.packages
 
 audit: install  ## security advisories: the kept list and, where it can be reached, pip-audit's service

@@ -14,6 +14,7 @@ from torch.optim import Adam
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.profiler import profile
 
+from codid_lightning.methods import stepping
 from codid_lightning.nn import adam
 from codid_lightning.nn.adam import DirectFusedAdam, FusedAdam
 
@@ -200,3 +201,19 @@ def test_returns_what_a_closure_does():
 
     losses = [float(optimizer.step(closure)) for _ in range(20)]
     assert losses[-1] < losses[0]
+
+
+def test_parameters_that_were_transposed_take_the_steps_of_plain_adam():
+    """Their gradients have other strides, which a fused kernel does not look at."""
+    start = torch.randn(3, 2, 5, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(7, 5, generator=torch.Generator().manual_seed(1))
+    ours, plain = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    optimizers = FusedAdam([ours], lr=0.1), Adam([plain], lr=0.1, foreach=False, fused=False)
+    for _ in range(3):
+        for parameter, optimizer in zip((ours, plain), optimizers, strict=True):
+            outputs = x @ parameter.transpose(0, 1).flatten(0, 1).T
+            loss = (outputs - torch.arange(6.0)).square().mean()
+            (gradient,) = torch.autograd.grad(loss, [parameter])
+            assert gradient.stride() != parameter.stride()
+            stepping.step(optimizer, [parameter], [gradient], reduce=False)
+    assert torch.allclose(ours, plain, atol=1e-6)

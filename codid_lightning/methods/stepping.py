@@ -41,10 +41,20 @@ def step(
     if reduce:
         filled = distributed.average(filled)
     for parameter, gradient in zip(parameters, filled, strict=True):
-        parameter.grad = gradient
+        parameter.grad = _in_layout_of(parameter, gradient)
     optimizer.step()
     for parameter in parameters:
         parameter.grad = None
+
+
+def _in_layout_of(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient with the strides of its parameter: fused optimizers go through the memory of both side by side.
+
+    `backward` takes care of this, `autograd.grad` does not: the gradient of a parameter that was transposed has other
+    strides.
+    """
+    same = gradient.stride() == parameter.stride()
+    return gradient if same else torch.empty_like(parameter).copy_(gradient)
 
 
 def decay_learning_rates(optimizers: Sequence[Optimizer], epoch: int, epochs: int, decay_from: float) -> None:
