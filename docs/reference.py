@@ -55,11 +55,12 @@ def site_links(page: str, text: str) -> str:
         return text.replace("](../docs/", "](../../").replace("](../README.md", "](../../index.md")
     if page.startswith("generated/"):
         return text.replace("](docs/", "](../").replace("](README.md", "](../index.md")
-    text = text.replace("](../results/README.md", "](generated/results/index.md")
-    text = text.replace("](../results/", "](generated/results/")
+    home = "../" * page.count("/")  # from the page to docs/
+    text = text.replace(f"]({home}../results/README.md", f"]({home}generated/results/index.md")
+    text = text.replace(f"]({home}../results/", f"]({home}generated/results/")
     for name in ("CONTRIBUTING", "CHANGELOG"):
-        text = text.replace(f"](../{name}.md", f"](generated/{name.lower()}.md")
-    return text.replace("](../README.md", "](index.md")
+        text = text.replace(f"]({home}../{name}.md", f"]({home}generated/{name.lower()}.md")
+    return text.replace(f"]({home}../README.md", f"]({home}index.md")
 
 
 # ---------------------------------------------------------------------------------------------------------- commands

@@ -51,6 +51,9 @@ def test_every_command_is_documented(reference):
     [
         ("toys", "[t](../results/toys.md)", "[t](generated/results/toys.md)"),
         ("toys", "[t](../CONTRIBUTING.md)", "[t](generated/contributing.md)"),
+        ("tutorials/dpgmm", "[t](../../CONTRIBUTING.md)", "[t](../generated/contributing.md)"),
+        ("tutorials/dpgmm", "[t](../../results/toys.md)", "[t](../generated/results/toys.md)"),
+        ("tutorials/dpgmm", "[t](../data.md)", "[t](../data.md)"),
         ("generated/contributing", "[t](docs/data.md)", "[t](../data.md)"),
         ("generated/results/toys", "[t](../docs/toys.md)", "[t](../../toys.md)"),
         ("generated/results/toys", "[t](toys.json)", "[t](toys.json)"),
@@ -62,12 +65,24 @@ def test_links_lead_to_the_copies_on_the_site(reference, page, link, there):
 
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
-    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "docs", str(tmp_path)]
+    strict = ("--fail-on-warning", "--keep-going", "--quiet")
+    tutorials = ("-D", "nb_execution_mode=off")  # tests/test_pages.py runs them
+    command = [sys.executable, "-m", "sphinx", *strict, *tutorials, "docs", str(tmp_path)]
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     home = (tmp_path / "index.html").read_text()
-    for page in ("start", "howto", "reference", "results", "design", "generated/parts", "generated/results/index"):
+    for page in (
+        "start",
+        "tutorials/hospital",
+        "howto",
+        "howto/slurm",
+        "reference",
+        "results",
+        "design",
+        "generated/parts",
+        "generated/results/index",
+    ):
         assert (tmp_path / f"{page}.html").is_file()
     assert "Getting started" in home
