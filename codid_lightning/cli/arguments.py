@@ -71,7 +71,7 @@ config and code with the checksums there. The exit code is 1 if a metric, the da
 differ: the metrics show whether it matters.
 
   --tolerance    how much a metric may differ; default 1e-06. Another number of threads or another device changes
-                 the last digits of the logits, and thereby, seldom, a prediction.
+                 the last digits of the logits, and seldom a prediction.
   --key value    any argument of `codid test`, for example --data.init_args.root""",
     "adapt": """usage: codid adapt RUN --data TEST_SET|FILE|CONFIG [--samples N] [--output FILE] [--key value ...]
 
