@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
+import codid_lightning
 from codid_lightning.cli.console import COMMANDS, TRAINER_COMMANDS
 from codid_lightning.training import registry
 
@@ -63,6 +66,32 @@ def test_links_lead_to_the_copies_on_the_site(reference, page, link, there):
     assert reference.site_links(page, link) == there
 
 
+def test_every_method_and_data_set_has_a_card(reference):
+    for kind, classes in (("methods", reference.method_classes()), ("datasets", reference.dataset_classes())):
+        facts = reference.cards()[kind]
+        missing = {cls.__name__ for cls in classes} - facts.keys()
+        assert not missing, f"add {sorted(missing)} to docs/cards.yaml"
+        for cls in classes:
+            assert facts[cls.__name__].keys() == reference.FACTS[kind].keys(), cls
+            page = reference.card(cls, kind, facts[cls.__name__])
+            assert all(
+                f"## {heading}\n\n{facts[cls.__name__][fact]}" in page
+                for fact, heading in reference.FACTS[kind].items()
+            )
+            assert "## Settings" in page
+
+
+def test_results_of_a_card_are_means_of_the_runs(reference):
+    runs = json.loads((ROOT / "results" / "paper_schedule.json").read_text())
+    own = [run["metrics"]["test3/acc"] for run in runs if (run["dataset"], run["method"]) == ("cmnist", "irm")]
+    (row,) = [
+        row for row in reference.results_table(codid_lightning.IRM) if "paper_schedule" in row and "| cmnist" in row
+    ]
+    cells = [cell.strip() for cell in row.split("|")]
+    assert cells[2:4] == ["`irm`", str(len(own))]
+    assert cells[4].endswith(f" / {100 * np.mean(own):.1f}")
+
+
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
     strict = ("--fail-on-warning", "--keep-going", "--quiet")
@@ -82,6 +111,8 @@ def test_the_site_builds_without_a_warning(tmp_path):
         "results",
         "design",
         "generated/parts",
+        "generated/methods/DANN",
+        "generated/datasets/CMNIST",
         "generated/results/index",
     ):
         assert (tmp_path / f"{page}.html").is_file()
