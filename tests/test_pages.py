@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,3 +154,10 @@ def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
         check(names)
     matplotlib.pyplot.close("all")
     assert os.getcwd() == str(tmp_path)
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_the_tests_that_a_page_names_exist(page: Path):
+    made = {b.options.get("title") for b in blocks(page)}
+    for file in set(re.findall(r"`(tests/[\w/]+\.py)", page.read_text())) - made:
+        assert (ROOT / file).is_file(), file
