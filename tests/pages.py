@@ -65,12 +65,12 @@ def blocks(page: Path) -> list[Block]:
     """The blocks of a page; cells of notebooks are Python. Directives of the site are no blocks."""
     text, found = page.read_text(), []
     for match in FENCE.finditer(text):
-        words = match["info"].split() or [""]
+        words, code = match["info"].split() or [""], match["code"]
         if words[0] == "{code-cell}":
-            words = ["python"]
+            words, code = ["python"], re.sub(r"\A(?::.*\n)+", "", code)  # tags of the cell
         if not words[0].startswith("{"):
             options = dict(word.split("=", 1) for word in words[1:])
-            found.append(Block(page, text.count("\n", 0, match.start()) + 1, words[0], options, match["code"]))
+            found.append(Block(page, text.count("\n", 0, match.start()) + 1, words[0], options, code))
     return found
 
 
