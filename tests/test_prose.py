@@ -12,7 +12,7 @@ import pytest
 from tests.pages import ROOT, pages
 
 PLAIN = {
-    r"refus(?:e|es|ed|ing|al|als)": "say `is an error`, `rejects` or `does not accept`",
+    r"refus(?:es?|ed|ing|al)s?": "say `is an error`, `rejects` or `does not accept`",
     r"(?:go|goes|going|went) along": "say `correlates with`",
     r"(?:is|are|was|were|being|be) told(?! apart)": "say `is given` or `knows`",
     r"cannot be told from": "say `cannot be distinguished from`",
