@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,19 @@ html_theme_options = {
     "navbar_align": "left",
     "show_prev_next": False,
 }
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_show_sourcelink = False
 myst_heading_anchors = 4  # pages link to headings, as on GitHub
 myst_fence_as_directive = ["mermaid"]
 myst_enable_extensions = ["colon_fence"]
 nb_execution_mode = "force"  # tutorials run when the site is built
+nb_execution_in_temp = True
+nb_execution_timeout = 600  # seconds of a cell, on a busy machine
+nb_merge_streams = True
+nb_output_stderr = "remove"  # what Lightning says about itself
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # tutorials call `codid`
+os.environ |= {"COLUMNS": "100", "TERM": "dumb"}  # no progress bars
 nb_execution_raise_on_error = True
 add_module_names = False
 default_role = "code"  # docstrings put code between single backticks

@@ -70,7 +70,7 @@ def load(run: Sequence[str], data: str, split: str | None = None) -> tuple[Loade
 
     Args:
         run: A run directory, or arguments as `codid test` takes them.
-        data: The name of one of the run's test sets, a file of one's own, or a data config.
+        data: The name of one of the run's test sets, your own file, or a data config.
         split: Which test set of a data config, where it has several.
 
     Raises:
@@ -137,7 +137,7 @@ def _of_config(path: Path, data: AttributeDataModule, trained: AttributeDataModu
 def _of_file(path: Path, data: AttributeDataModule) -> Place:
     """All rows of a file. Its columns of other attributes are used if all are there."""
     if not isinstance(data, OwnData):
-        raise RunError(f"{path} was not read as a file of one's own.")
+        raise RunError(f"{path} was not read as your own data.")
     samples, names = data.datasets["test"], data.attribute_names[1:]
     given = [name for name in names if name in data.table]
     if given and len(given) < len(names):

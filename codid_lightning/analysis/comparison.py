@@ -42,7 +42,7 @@ def bootstrap_interval(
     draws: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of a statistic of all values, which are drawn anew within each stratum.
+    """Percentile bootstrap interval of a statistic of values that are drawn again within each stratum.
 
     Args:
         strata: Values that are drawn together, for example the runs on one data set.

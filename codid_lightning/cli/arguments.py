@@ -73,12 +73,12 @@ FIGURES = {
 USAGES = {
     "verify": """usage: codid verify RUN_DIRECTORY [--tolerance NUMBER] [--key value ...]
 
-Tests the checkpoint that a run selected once more, compares every test metric with the run's result.json, and data,
-config and code with the checksums there. The exit code is 1 if a metric, the data or the config differs. Code may
-differ: the metrics show whether it matters.
+Tests the checkpoint of a run again, and compares every test metric with the run's result.json. Compares data, config
+and code with the checksums there. The exit code is 1 if a metric, the data or the config differs. Code may differ: the
+metrics show whether it matters.
 
   --tolerance    how much a metric may differ; default 1e-06. Another number of threads or another device changes
-                 the last digits of the logits, and thereby, seldom, a prediction.
+                 the last digits of the logits, and seldom a prediction.
   --key value    any argument of `codid test`, for example --data.init_args.root""",
     "adapt": """usage: codid adapt RUN --data TEST_SET|FILE|CONFIG [--samples N] [--output FILE] [--key value ...]
 
@@ -109,7 +109,7 @@ own; `codid test` and `codid predict` take it as --ckpt_path.
        codid audit RUN_DIRECTORY [--output FILE] [--key value ...]
        codid audit -c CONFIG ... --ckpt_path CHECKPOINT [--output FILE] [--key value ...]
 
-With --table, any data and anybody's predictions: finds out whether target and other attributes are correlated, plainly
+With --table, for any data and anybody's predictions: tests whether target and other attributes are correlated, plainly
 or within a value of the target, whether inputs show the attributes, and in which cells predictions are worse. With a
 run: a page about the model of that run and its data.
 
@@ -129,8 +129,8 @@ run: a page about the model of that run and its data.
     "auto": """usage: codid auto --table FILE --target COLUMN --other COLUMN ... [--budget 20m] [--output FOLDER]
        codid auto --model FOLDER --table NEW_FILE [--output predictions.csv]
 
-Finds out whether shortcuts threaten, tries plain models and what helps against shortcuts, chooses one on rows that it
-was not trained on, and judges it on test rows. The folder then holds the page auto.html, auto.json and the model. With
+Audits the table, tries plain models and models against shortcuts, chooses one on rows that it was not trained on, and
+judges it on test rows. The folder then holds the page auto.html, auto.json and the model. With
 --model, predicts new rows.
 
   --table         .csv, .tsv, .parquet, or .npz with inputs `x` (rows, inputs) and labels
@@ -145,7 +145,7 @@ was not trained on, and judges it on test rows. The folder then holds the page a
   --output        the folder; default: auto. The same command goes on with an interrupted search""",
     "export": """usage: codid export RUN_DIRECTORY [--output FILE.pt2] [--key value ...]
 
-Writes a trained model as a program of torch.export, which needs torch alone and none of this package. It takes
+Writes a trained model as a program of torch.export, which needs PyTorch and nothing of this package. It takes
 raw inputs (rows, ...) and the numbers of the other attributes' values (rows, attributes - 1), and gives
 probabilities of the first attribute. `codid.json` in the file has names of inputs, attributes and values. The file
 is read back and compared with the model on test samples.

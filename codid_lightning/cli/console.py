@@ -16,18 +16,18 @@ TRAINER_COMMANDS = {
     "predict": "predictions and representations as files",
 }
 COMMANDS = {
-    "demo": "train on colored digits, show what CoDID does where the colors change",
+    "demo": "train on colored digits, and show what CoDID-A does when the colors change",
     "data": "describe a data set and draw samples",
     "prepare": "build Canine-BG from ImageNet and Places",
     "evaluate": "compute every metric of one run",
-    "verify": "test a finished run once more, and compare with its result",
+    "verify": "test a finished run again, and compare with its result",
     "report": "turn run directories into the paper's tables",
     "figure": "draw a figure of the paper from a run",
     "adapt": "adapt a trained CoDID to a place of use, from unlabelled samples",
     "repair": "fit the last layer of a run again, to balanced validation data",
-    "audit": "do shortcuts threaten in my data, and is my model hurt by them?",
-    "export": "a trained model as a program of torch.export",
-    "auto": "from a table to a model that does not rely on a shortcut",
+    "audit": "find shortcuts in data, and cells where a model is hurt by them",
+    "export": "write a trained model as a file that needs PyTorch only",
+    "auto": "train a model on a table that does not rely on shortcuts",
     "benchmark": "run a matrix of data sets, methods, seeds and groups",
     "tune": "search hyperparameters on validation data",
 }

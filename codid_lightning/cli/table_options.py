@@ -1,4 +1,4 @@
-"""Options of commands that read a table of one's own, `codid audit` and `codid auto`."""
+"""Options of commands that read your own table, `codid audit` and `codid auto`."""
 
 from __future__ import annotations
 

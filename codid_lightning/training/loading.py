@@ -63,7 +63,7 @@ def load_run(arguments: Sequence[str], file: Path | None = None) -> LoadedRun:
     Args:
         arguments: A run directory or arguments as `codid test` takes them; further arguments override the config, for
             example `--data.init_args.root`.
-        file: A table or arrays of one's own, in place of the run's data: its rows become the test set, labelled or not.
+        file: Your own table or arrays, in place of the run's data: its rows become the test set, labelled or not.
     """
     given = list(arguments)
     if given and not given[0].startswith("-"):
@@ -139,7 +139,7 @@ def load_data(path: Path, keys: Sequence[str] = (), checkpoint: Path | None = No
     Args:
         path: The directory or file.
         keys: Arguments that override the config.
-        checkpoint: Read data of one's own with the names of this checkpoint's labels and inputs.
+        checkpoint: Read your own data with the names of this checkpoint's labels and inputs.
     """
     file = path / runs.CONFIG if path.is_dir() else path
     if not file.is_file():
@@ -156,7 +156,7 @@ def load_data(path: Path, keys: Sequence[str] = (), checkpoint: Path | None = No
 
 
 def _read_instead(config: Namespace, file: Path, state: Mapping[str, Any]) -> None:
-    """Point a run's config to a file to predict. A run on other data than one's own gets its arrays as they are."""
+    """Point a run's config to a file to predict. Arrays for a public data set are taken as they are."""
     if not file.is_file():
         raise RunError(f"There is no file {file}.")
     place = {"file": str(file.resolve()), "protocol": "predict"}

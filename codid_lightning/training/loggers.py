@@ -33,7 +33,7 @@ _PRIVATE: dict[str, Any] = {
 class FaultTolerantWandbLogger(WandbLogger):
     """A W&B logger whose errors do not end the training: it then logs offline or not at all.
 
-    It records what is logged, and nothing about the machine or the user; `settings` of one's own replace that.
+    It records what is logged, and nothing about the machine or the user; other `settings` replace that.
     """
 
     def __init__(self, **kwargs: Any) -> None:

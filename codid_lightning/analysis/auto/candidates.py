@@ -31,7 +31,7 @@ class Candidate:
         family: Of the classifier.
         settings: Of the classifier.
         balanced: Every cell (target or mode, other attributes) counts as often as without correlation.
-        harmonised: Shifts and scales of columns that go along with the other attributes are removed before.
+        harmonised: The shift and scale that the other attributes give to columns are removed before.
     """
 
     family: Family

@@ -8,7 +8,7 @@ So two mixtures of Gaussians are compared. In both, every value of a_2 shifts an
 are shared by all values of a_2 under one value of a_1. In the first, how often a component occurs does not depend on
 a_2; in the second it does. The statistic is the gain in log-likelihood. It is above zero by chance, too, and estimated
 maps leave traces. So its null distribution comes from the whole procedure, repeated on rows that keep the effects of
-a_2 but lose its correlation with content: effects are removed, rows are dealt to the values of a_2 anew within each
+a_2 but lose its correlation with content: effects are removed, rows get the values of a_2 in a random order within each
 value of a_1, and the procedure starts again.
 """
 
@@ -164,7 +164,7 @@ def _clusters(scores: Array, level: int, seed: int) -> Array:
 
 
 def merged(components: Array, target: Array, other: Array) -> Array:
-    """Modes (N,): components of one value of a_1 that do not differ in how they go along with a_2 are one mode.
+    """Modes (N,): components of one value of a_1 that correlate with a_2 in the same way are one mode.
 
     The two whose shares of a_2 differ least are merged as long as a chi-squared test does not tell them apart.
     """
@@ -209,7 +209,7 @@ def harmonised(x: Tensor, member: Tensor, bounds: Sequence[tuple[int, int]]) -> 
     """Rows (B, N, D) of which every value of a_2 has the same spread within a_1, and no additive effect (ComBat).
 
     Rows that are shifted and scaled by a_2 beforehand give the same result, so that it does not matter whether effects
-    are put back before a_2 is dealt anew.
+    are put back before a_2 is permuted.
     """
     counts = member.sum(1)[:, :, None]  # (B, S, 1)
     square, freedom = x.new_zeros(()), x.new_zeros(())
@@ -246,10 +246,10 @@ class _Fit:
         self._components(self.content(), own=False)
 
     def gain(self) -> Tensor:
-        """By how much weights of one's own raise the log-likelihood (B,).
+        """By how much separate weights raise the log-likelihood (B,).
 
         Both mixtures begin with the same components, which find their place before maps move: a mixture with shared
-        weights moves one mode onto another if it can, and weights of one's own would not bring them back.
+        weights moves one mode onto another if it can, and separate weights would not bring them back.
         """
         start = self._state()
         shared = self._run(own=False)

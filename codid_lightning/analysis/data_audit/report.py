@@ -162,15 +162,15 @@ def _plain(f: AttributeFinding, target: str) -> str:
 
 def _hidden(f: AttributeFinding, target: str) -> str:
     if f.hidden is None:
-        return f"Whether kinds of rows go along with {f.name} cannot be tested: it does not vary within {target}."
+        return f"Whether kinds of rows correlate with {f.name} cannot be tested: it does not vary within {target}."
     amount = f"{f.hidden.information:.2f} of {f.hidden.available:.2f} bits, {p_text(f.hidden_p)}"
     if f.hides == "yes":
-        return f"Hidden correlation: some kinds of rows of the same {target} go along with {f.name} ({amount})."
+        return f"Hidden correlation: some kinds of rows of the same {target} correlate with {f.name} ({amount})."
     if f.hides == "no":
         return f"No hidden correlation with {f.name} was found ({amount})."
     return (
         f"Rows of the same {target} differ so much between values of {f.name} ({amount}) that kinds of rows cannot be "
-        f"told from the effect of {f.name} on the inputs."
+        f"distinguished from the effect of {f.name} on the inputs."
     )
 
 

@@ -41,7 +41,7 @@ class Samples:
 
     Args:
         x: Inputs (N, ...): rows, embeddings, series (N, C, T) or pictures (N, C, H, W).
-        target: What a model shall predict.
+        target: What a model is to predict.
         others: What it should not rely on: site, device, person, batch, color.
         columns: Names of the columns of rows.
         groups: Group (N,) of each row, such as a person: rows of one group are not independent.

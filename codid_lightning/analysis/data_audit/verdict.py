@@ -42,7 +42,7 @@ class AttributeFinding:
 
     @property
     def hides(self) -> Answer:
-        """Whether kinds of rows under one value of the target go along with the attribute."""
+        """Whether kinds of rows under one value of the target correlate with the attribute."""
         if self.hidden is None:
             return "unclear"
         if self.hidden_p >= LEVEL or self.hidden.share < NOTABLE:

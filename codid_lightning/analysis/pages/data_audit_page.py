@@ -45,7 +45,7 @@ class HeatMap(NamedTuple):
 
 
 class ModeView(NamedTuple):
-    """A mode: how often it goes along with values of an attribute, and what distinguishes it."""
+    """A mode: how often it occurs with each value of an attribute, and what distinguishes it."""
 
     title: str
     text: str
@@ -201,7 +201,7 @@ def _cells(audit: DataAudit) -> PageTable | None:
 
 
 def _modes(audit: DataAudit) -> Iterator[ModeView]:
-    """Modes that are large enough, those first that go along with the attribute most."""
+    """Modes that are large enough, those first that correlate most with the attribute."""
     s, modes = audit.samples, audit.data.modes
     tested = [(f, other) for f, other in zip(audit.data.attributes, s.others, strict=True) if f.hides == "yes"]
     other = min(tested, key=lambda pair: pair[0].hidden_p)[1]
