@@ -13,7 +13,9 @@ from codid_lightning.cli.main import main
 from codid_lightning.training.registry import argument_names, dataset_names
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
-CONFIGS = {re.search(r"dataset: (\w+)", block)[1]: block for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)}
+CONFIGS = {
+    re.search(r"dataset: (\w+)", block)[1]: block for block in re.findall(r"```yaml[^\n]*\n(.*?)```", PAGE, re.DOTALL)
+}
 QUICK = ["--trainer.max_epochs=3", "--trainer.enable_progress_bar=false", "--trainer.logger=false"]
 
 
@@ -42,7 +44,7 @@ def test_table(here, protocol):
     table["weight"], table["height"] = rng.normal(size=(2, 120))
     table["breed"], table["farm"] = rng.choice(["a", "b"], 120), rng.choice(["north", "south", "west"], 120)
     table["part"] = rng.choice(["train", "test"], 120)
-    header = re.search(r"```\n(weight.*)\n", PAGE)[1].split(",")
+    header = re.search(r"```text[^\n]*\n(weight.*)\n", PAGE)[1].split(",")
     table[header].to_csv("animals.csv", index=False)
     group = ["--data.test_group=1"] if protocol == "leave_one_group_out" else []
     checkpoint = fitted(
