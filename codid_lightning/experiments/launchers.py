@@ -1,4 +1,4 @@
-"""Many runs at once: processes on this machine with their share of cores and GPUs, or tasks on a Ray cluster."""
+"""Many runs at a time: processes on this machine that share its cores and GPUs, or tasks on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from codid_lightning.errors import RunError
 from codid_lightning.training.runs import replacing
 
 OUTPUT, FAILURE, LOCK = "output.log", "failure.json", ".lock"
-_GRACE = 30.0  # seconds that a run has to save its checkpoint after SIGTERM
+_GRACE = 30.0  # seconds for a run to save its checkpoint after SIGTERM
 _POLL = 0.1
 
 
@@ -34,9 +34,9 @@ class Job:
 
     Args:
         name: Its name in messages.
-        command: The program and its arguments; it is started without a shell.
-        directory: Where its output, its lock and a record of its failure go.
-        product: The file that exists once the job has finished; None for a job that is always started.
+        command: The program and its arguments. No shell is used.
+        directory: Folder for its output, its lock and the record of a failure.
+        product: A file that exists as soon as the job has finished. None: the job is always started.
         cwd: Working directory of the process.
     """
 
@@ -54,7 +54,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended. `error` holds the end of its output if it failed."""
+    """How a job ended. If it failed, `error` has the last lines of its output."""
 
     job: Job
     state: Literal["done", "failed", "busy"]
@@ -63,20 +63,20 @@ class Outcome:
 
 
 class Engine(Protocol):
-    """Runs jobs, several at once."""
+    """Runs several jobs at a time."""
 
     parallel: int  # how many run at the same time
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
-        """Run all jobs and yield each outcome as it comes."""
+        """Run all jobs, and yield each outcome when the job has ended."""
         ...
 
 
 class Attempt:
-    """A running job, whose process holds the lock of the job's directory until it ends.
+    """A running job. Its process holds the lock of the job's directory until it ends.
 
-    The process keeps the lock also if the program that started it is killed. So no job runs twice at a time, and
-    several programs can share a list of jobs, also on several machines if their file system supports `flock`.
+    The process keeps the lock even if the program that started it is killed. So a job never runs twice at a time.
+    Several programs can share a list of jobs, also on several machines if their file system supports `flock`.
     """
 
     def __init__(self, job: Job, environment: Mapping[str, str], lock: IO[bytes]) -> None:
@@ -98,7 +98,7 @@ class Attempt:
 
     @classmethod
     def start(cls, job: Job, environment: Mapping[str, str]) -> Attempt | Outcome:
-        """Start the job; the outcome if it is finished, runs elsewhere or cannot be started."""
+        """Start the job. If it is finished, runs elsewhere or cannot be started, return the outcome instead."""
         try:
             job.directory.mkdir(parents=True, exist_ok=True)
             lock = try_lock(job.directory)
@@ -112,19 +112,19 @@ class Attempt:
             return Outcome(job, "failed", error=f"could not start: {error}")
 
     def poll(self) -> Outcome | None:
-        """The outcome, once there is one."""
+        """The outcome if the job has ended, else None."""
         code = self.process.poll()
         return None if code is None else self._conclude(code)
 
     def wait(self) -> Outcome:
-        """Wait for the outcome; an interrupt stops the job first."""
+        """Wait until the job ends, and return the outcome. If this is interrupted, stop the job."""
         try:
             return self._conclude(self.process.wait())
         finally:
             self.stop()
 
     def stop(self) -> None:
-        """Send SIGTERM, after which a run saves its checkpoint and ends; kill the process if it takes too long."""
+        """Send SIGTERM, so that a run saves its checkpoint and ends. If this takes too long, kill the process."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -153,8 +153,8 @@ class Attempt:
 def try_lock(directory: Path) -> IO[bytes] | None:
     """The lock of a directory as an open file, or None if another process holds it.
 
-    It is released when the file is closed or all processes that inherited it have ended. `filelock` does not pass its
-    lock to a child process, so a job would lose its lock when the process that started it is killed.
+    The lock ends when this process and all child processes that inherited the file have closed it or ended. `filelock`
+    does not pass its lock to a child process: a job would lose its lock if the process that started it were killed.
     """
     try:
         import fcntl
@@ -170,20 +170,21 @@ def try_lock(directory: Path) -> IO[bytes] | None:
 
 
 def _tail(path: Path, start: int, lines: int = 20) -> str:
-    """The last lines of a file that were written after byte `start`."""
+    """The last lines of a file, of those that were written after byte `start`."""
     with path.open("rb") as file:
         file.seek(max(start, path.stat().st_size - 8192))
         return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:]).strip()
 
 
 class LocalEngine:
-    """Processes on this machine.
+    """Runs jobs as processes on this machine.
+
+    Each process has its share of the cores as threads, at most `OMP_NUM_THREADS` if this is set.
 
     Args:
-        jobs: Processes at the same time; by default as many as GPUs have room for, or one. Each has its share of the
-            cores as threads, at most `OMP_NUM_THREADS` if that is set.
-        gpus_per_run: GPUs of one run: a fraction lets several share one, 0 uses none.
-        devices: The GPUs to use; by default all that are visible.
+        jobs: Number of processes at a time. Default: as many as the GPUs have room for, or one without GPUs.
+        gpus_per_run: GPUs of one run. With a fraction, several runs share a GPU; 0 uses none.
+        devices: The GPUs to use. Default: all that are visible.
     """
 
     def __init__(
@@ -197,7 +198,7 @@ class LocalEngine:
         self.places: list[str | None] = list(places[: self.parallel]) or [None] * self.parallel
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
-        """Run all jobs; those that another process runs already come last."""
+        """Run all jobs. Jobs that another process is running come last."""
         waiting, free = deque(jobs), list(self.places)
         running: dict[Attempt, str | None] = {}
         try:
@@ -218,7 +219,7 @@ class LocalEngine:
     def _fill(
         self, waiting: deque[Job], free: list[str | None], running: dict[Attempt, str | None]
     ) -> Iterator[Outcome]:
-        """Start jobs while there is room; a busy one goes to the end of the queue."""
+        """Start jobs while there is room. A busy job goes to the end of the queue."""
         for _ in range(len(waiting)):
             if not free:
                 return
@@ -233,7 +234,7 @@ class LocalEngine:
 
 
 def cores() -> int:
-    """Number of cores this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -250,7 +251,7 @@ def environment(threads: int, devices: str | None = None) -> dict[str, str]:
 
 
 def visible_gpus() -> list[str]:
-    """Names of the GPUs this process may use, as written in `CUDA_VISIBLE_DEVICES`."""
+    """Names of the GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` writes them."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [name for name in named.split(",") if name]
@@ -258,7 +259,7 @@ def visible_gpus() -> list[str]:
 
 
 def gpu_shares(devices: Sequence[str], gpus_per_run: float) -> list[str]:
-    """The GPUs of each simultaneous run: one of its own, one shared with others, or several."""
+    """For each run at a time, its GPUs: one of its own, one that it shares, or several."""
     if gpus_per_run == 0 or not devices:
         return []
     if gpus_per_run < 0 or (gpus_per_run > 1 and gpus_per_run != int(gpus_per_run)):
@@ -272,12 +273,12 @@ def gpu_shares(devices: Sequence[str], gpus_per_run: float) -> list[str]:
 
 
 class RayEngine:
-    """Tasks on a Ray cluster; every machine must have the package installed and see the same run directories.
+    """Runs jobs as tasks on a Ray cluster. Every machine needs the package and access to the same run directories.
 
     Args:
-        address: The cluster; `auto` finds a running one, `local` starts one on this machine.
-        cpus_per_run: Cores, and threads, of one run.
-        gpus_per_run: GPUs of one run; a fraction lets several share one. Default: one where the cluster has any.
+        address: The cluster. `auto` finds a running one, `local` starts one on this machine.
+        cpus_per_run: Cores of one run, and its number of threads.
+        gpus_per_run: GPUs of one run. With a fraction, several runs share a GPU. Default: 1 if the cluster has any.
     """
 
     def __init__(self, address: str = "auto", cpus_per_run: int = 1, gpus_per_run: float | None = None) -> None:
@@ -301,7 +302,7 @@ class RayEngine:
             raise EngineError(f"The cluster has {cores:g} cores and {gpus:g} GPUs, but one run needs {self.needs}.")
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
-        """Submit all jobs; Ray places them and repeats those whose machine is lost."""
+        """Submit all jobs. Ray chooses the machines, and repeats a job if its machine is lost."""
         task = self.ray.remote(run_here).options(**self.needs)
         share = environment(self.cpus)
         pending: list[Any] = [task.remote(job, share) for job in jobs]
@@ -328,7 +329,7 @@ def run_here(job: Job, share: Mapping[str, str]) -> Outcome:
 
 
 def _checked_here(outcome: Outcome) -> Outcome:
-    """A failure if the product of a job is not visible on this machine, where the report will read it."""
+    """The outcome; a failure if this machine does not see the job's product, because the report will read it here."""
     if outcome.state == "failed" or outcome.job.product is None or outcome.job.finished:
         return outcome
     return replace(outcome, state="failed", error=f"{outcome.job.product} is not visible here; is the path shared?")
@@ -344,11 +345,11 @@ def make_engine(
     """The engine that runs the jobs.
 
     Args:
-        engine: Processes of this machine, or tasks on a Ray cluster.
-        jobs: Local processes at the same time, which share the cores; default: as many as the GPUs have room for, or 1.
+        engine: `local`: processes on this machine. `ray`: tasks on a Ray cluster.
+        jobs: Local processes at a time, which share the cores. Default: as many as the GPUs have room for, or 1.
         cpus_per_run: Cores of one run on a Ray cluster.
-        gpus_per_run: GPUs of one run; a fraction lets several runs share one, 0 uses none. Default: 1 if there are any.
-        address: The Ray cluster; `auto` finds a running one, `local` starts one on this machine.
+        gpus_per_run: GPUs of one run. With a fraction, runs share a GPU; 0 uses none. Default: 1 if there are any.
+        address: The Ray cluster. `auto` finds a running one, `local` starts one on this machine.
     """
     if engine == "ray":
         return RayEngine(address, cpus_per_run, gpus_per_run)

@@ -1,4 +1,4 @@
-"""Snapshots: representations and clusters at each refinement, in small files from which figures are drawn."""
+"""Snapshots: small files with representations and clusters at each refinement. Figures are drawn from them."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ TEXT = ("moves", "names")  # fields stored as JSON
 class Snapshot:
     """Representations and clusters of n training samples for one target, at the start of an epoch.
 
-    Before the first clustering, cluster labels are -1. `kind` is the refinement of this epoch: `fit`, `merge` or
-    `split`, empty if there was none, and `end` in the snapshot after the last epoch.
+    Cluster labels are -1 before the first clustering. `kind` says what happened at the start of this epoch: `fit` (the
+    first clustering), `merge`, `split`, or nothing (empty). It is `end` in the snapshot after the last epoch.
     """
 
     epoch: int
     kind: str
     attribute: int
     max_clusters: int  # slot id = value * max_clusters + k
-    z: np.ndarray  # (n, d) representations that were clustered
+    z: np.ndarray  # (n, d) representations
     a: np.ndarray  # (n, Q)
     mode: np.ndarray  # (n,) true modes
     before: np.ndarray  # (n,) clusters before the refinement
     cluster: np.ndarray  # (n,) clusters after it
-    half: np.ndarray  # (n,) subcluster (0 or 1) in `before`, of the subclustering net
-    mixture_cluster: np.ndarray  # (n,) clusters of the mixture after it was refined on z without merges or splits
-    mixture_half: np.ndarray  # (n,) subcluster (0 or 1) in `mixture_cluster`, of the mixture
-    divergence: np.ndarray  # (p,) divergence of the pair weights of two samples of one cluster, for random pairs
-    same_mode: np.ndarray  # (p,) whether the pair shares its true mode
+    half: np.ndarray  # (n,) subcluster (0 or 1) within `before`, by the subclustering net
+    mixture_cluster: np.ndarray  # (n,) clusters by the mixture, after a refinement on z without merges or splits
+    mixture_half: np.ndarray  # (n,) subcluster (0 or 1) within `mixture_cluster`, by the mixture
+    divergence: np.ndarray  # (p,) for random pairs of samples in one cluster: divergence of their pair weights
+    same_mode: np.ndarray  # (p,) for the same pairs: whether the two samples have the same true mode
     moves: list[dict[str, Any]]  # proposals: value, kind, slots, log_hastings, accepted, reason
-    names: dict[str, Any]  # of `attributes`, of the `values` of each, and of the first attribute's `modes`
+    names: dict[str, Any]  # names of the `attributes`, of the `values` of each, and of the first attribute's `modes`
 
     def write(self, directory: Path) -> Path:
-        """Save as `epoch<e>-a<q>.npz`; the file is complete or does not exist."""
+        """Save as `epoch<e>-a<q>.npz`. The file is complete, or it is not written."""
         directory.mkdir(parents=True, exist_ok=True)
         arrays = {name: value for name, value in vars(self).items() if name not in TEXT}
         arrays |= {name: np.array(json.dumps(getattr(self, name))) for name in TEXT}
@@ -77,21 +77,21 @@ class Snapshot:
 
 
 def read_snapshots(run: Path, attribute: int = 0) -> list[Snapshot]:
-    """All snapshots of one attribute in a run directory, in the order of epochs."""
+    """All snapshots of one attribute in a run directory, ordered by epoch."""
     return [Snapshot.read(path) for path in sorted((run / FOLDER).glob(f"epoch*-a{attribute + 1}.npz"))]
 
 
 class Snapshots(Callback):
     """Saves a `Snapshot` of each target with modes at every refinement and at the end of training.
 
-    It reads the clusters before they are refined, and again after the first batch of the epoch. So it must come before
-    `ModeDiscovery` in the trainer's callbacks, which is the case for callbacks of a config.
+    It reads the clusters before they are refined, and again after the first batch of the epoch. So this callback must
+    come before `ModeDiscovery` in the trainer's callbacks. Callbacks of a config come before it.
 
     Args:
-        max_samples: Number of training samples to save, the same ones each time.
+        max_samples: Largest number of training samples to save. All snapshots have the same samples.
         every: Epochs between additional snapshots; null saves none.
-        pairs: Number of pairs of samples whose weights are compared.
-        directory: Folder for the files; default: `snapshots` beside the run's checkpoints.
+        pairs: Largest number of pairs of samples whose weights are compared.
+        directory: Folder for the files; default: `snapshots` in the run directory.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Snapshots(Callback):
     def _halves(
         self, discovery: ModeDiscovery, module: CoDID, target: Target, z: Tensor, values: Tensor, chosen: Tensor
     ) -> dict[str, Tensor]:
-        """The two subclusters of each cluster, of the subclustering net and of the mixture."""
+        """The two subclusters of each cluster, by the subclustering net and by the mixture."""
         names = ("half", "mixture_cluster", "mixture_half")
         found = {name: torch.full_like(values, UNKNOWN) for name in names}
         if target.ready:
@@ -160,7 +160,7 @@ class Snapshots(Callback):
         return {name: tensor[chosen] for name, tensor in found.items()}
 
     def _weights(self, module: CoDID, target: Target, z: Tensor, a: Tensor, mode: Tensor) -> dict[str, Tensor]:
-        """For random pairs of samples within clusters: divergence of the pair weights, and whether modes agree."""
+        """For random pairs of samples in one cluster: divergence of their weights, and whether modes are the same."""
         nothing = {"divergence": torch.empty(0), "same_mode": torch.empty(0, dtype=torch.bool)}
         if not target.ready or module.alignment is None:
             return nothing
@@ -199,7 +199,7 @@ class Snapshots(Callback):
 
 @torch.no_grad()
 def follow(modes: ModesPerValue, z: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Clusters and subclusters of copies of the mixtures, after these were refined on `z`."""
+    """Clusters and subclusters by the mixtures after a refinement on `z`. `modes` does not change: copies do."""
     clusters, halves = torch.zeros_like(values), torch.zeros_like(values)
     for value, clusterer in enumerate(modes.clusterers):
         here = values == value
