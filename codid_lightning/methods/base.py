@@ -231,7 +231,8 @@ class DisentanglementModule(LightningModule):
         if problem is not None and not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
             rank_zero_warn(problem)  # a fit may be meant to be continued; `training.fit` raises
         if self._seed is None:
-            self.encoder.load_weights()
+            if isinstance(self.encoder, Encoder):  # a user's own brings its weights
+                self.encoder.load_weights()
             self._seed = self.trainer.strategy.broadcast(torch.initial_seed())  # ranks share pairs and shuffles
         notice = checks.global_batch_size_notice(self.trainer)
         if notice is not None:

@@ -235,6 +235,6 @@ def _freeze(network: nn.Module) -> None:
             _freeze(child)
     if isinstance(network, BATCH_NORMS):
         network.track_running_stats = False  # in evaluation, these are used all the same
-    for name, parameter in list(network._parameters.items()):
+    for name, parameter in list(network.named_parameters(recurse=False)):
         delattr(network, name)
-        network.register_buffer(name, None if parameter is None else parameter.detach())
+        network.register_buffer(name, parameter.detach())
