@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,8 @@ def test_trains_on_every_backbone(name, backbone, shape, many_values):
     run.fit(model, many_values)
     assert all(torch.isfinite(v) for v in run.callback_metrics.values())
     assert not any(torch.equal(before[key], p) for key, p in model.encoder.named_parameters() if p.ndim > 1)
+    del run, model, before
+    gc.collect()  # model and trainer refer to each other; half a gigabyte each would wait for a collection
 
 
 def test_same_seed_same_weights(name, many_values):
