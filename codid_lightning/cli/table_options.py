@@ -30,9 +30,9 @@ def read_table_samples(options: argparse.Namespace) -> Samples:
     """The samples that the options name; what was noticed in them is printed."""
     from codid_lightning.analysis.data_audit.reading import read_samples
 
-    for name in ("target", "other"):
+    for name, example in (("target", "diagnosis"), ("other", "site")):
         if not getattr(options, name):
-            raise RunError(f"--{name} is missing: it names the columns, see --help of this command.")
+            raise RunError(f"--{name} is missing. Name its column, for example `--{name} {example}`.")
     samples = read_samples(
         options.table,
         options.target,
